@@ -1,0 +1,36 @@
+# Everything is installed into .venv, from pyproject.toml at the versions in constraints.txt.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench clean
+.NOTPARALLEL:
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.run ## draw every structure and write the pictures to demo/
+	@$(BIN)/gumtrace demo --out demo
+
+test: $(VENV)/.dev ## lint, format check, type check, tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pytest -n 2
+
+bench: $(VENV)/.run ## time the kernels on the CPU
+	@$(BIN)/gumtrace bench --device cpu
+
+clean: ## remove caches, build outputs and demo/; keeps .venv
+	@rm -rf build dist demo .pytest_cache .ruff_cache .hypothesis
+	@find src tests -name __pycache__ -prune -exec rm -rf {} +
+
+# Stamp files: install again only when the requirements changed.
+$(VENV)/.run: extras = cli,plot
+$(VENV)/.dev: extras = dev
+$(VENV)/.run $(VENV)/.dev: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(extras)]"
+	@touch $@

@@ -1,0 +1,13 @@
+"""gumtrace: discrete latent structures that are the output of an algorithm run on exponential noise."""
+
+from gumtrace.structures.arborescence import Arborescence
+from gumtrace.structures.binary_tree import BinaryTree
+from gumtrace.structures.matching import Matching
+from gumtrace.structures.permutation import Permutation
+from gumtrace.structures.spanning_tree import SpanningTree
+from gumtrace.structures.subset import Subset
+from gumtrace.traces.trace import Trace
+
+__version__ = "0.1.0"
+
+__all__ = ["Arborescence", "BinaryTree", "Matching", "Permutation", "SpanningTree", "Subset", "Trace"]

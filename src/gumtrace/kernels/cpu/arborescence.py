@@ -1,0 +1,224 @@
+"""Chu-Liu-Edmonds on a dense matrix in O(n²), by Gabow's way of growing a path.
+
+Decisions are supernodes: slot v < n is the node v, later slots are contracted cycles in order of contraction. `links` points from a supernode to
+the cycle it became part of, -1 at the top. The path grows backwards from any node along best in-edges; meeting itself it contracts the cycle,
+meeting the root or finished ground it is done. Which supernodes arise does not depend on where it starts, and where it goes depends on winners
+alone: so equal sets of decisions get equal numbers.
+
+This is the one algorithm that subtracts, so it needs E = e^-G itself. An item whose G span less than e^±650 is shifted to its middle and run in
+float64; a wider one runs on log E. Equal reduced weights are decided by G, then by key, here as in the literal recursion.
+"""
+
+import math
+
+import numpy as np
+
+from gumtrace.kernels.cpu.vectors import jit
+
+WIDEST = 1300.0
+
+
+@jit
+def exponentials(g, e):
+    """e = E up to a common factor, or log E where that would overflow (returns True); +inf for keys that do not race."""
+    low, high = np.inf, -np.inf
+    for k in range(g.size):
+        if g[k] > -np.inf:
+            low = min(low, np.float64(g[k]))
+            high = max(high, np.float64(g[k]))
+    wide = high - low > WIDEST
+    middle = 0.5 * low + 0.5 * high
+    for k in range(g.size):
+        if not g[k] > -np.inf:
+            e[k] = np.inf
+        elif wide:
+            e[k] = -np.float64(g[k])
+        else:
+            e[k] = math.exp(middle - np.float64(g[k]))
+    return wide
+
+
+@jit
+def subtract(e, minimum, wide):
+    """E - min in the item's own scale, for E >= min."""
+    if not wide:
+        return e - minimum
+    if e <= minimum:
+        return -np.inf
+    return e + math.log1p(-math.exp(minimum - e))
+
+
+@jit
+def wins(e_a, a, e_b, b, g):
+    """Whether key a of reduced weight e_a beats key b."""
+    if e_a != e_b:
+        return e_a < e_b
+    return g[a] > g[b] or (g[a] == g[b] and a < b)
+
+
+@jit
+def trace_arborescence(g, n, nodes, root, winners, links):
+    winners[:] = -1
+    links[:] = -1
+    if nodes <= 1:
+        return True
+    weight, wide = _in_weights(g, n, nodes, root)  # (slots, n): best weight from source u into a supernode
+    target = np.empty((winners.size, n), np.int32)  # and the node of the supernode it enters at
+    for v in range(nodes):
+        target[v, :] = v
+    minimum = np.empty(winners.size)
+    top = np.arange(nodes).astype(np.int32)  # supernode that a node is in now
+    state = np.zeros(winners.size, np.int8)  # 0 untouched, 1 on the path, 2 leads to the root
+    state[root] = 2
+    path = np.empty(nodes, np.int32)
+    slots = n
+    for start in range(nodes):
+        depth = 0
+        here = top[start]
+        while state[here] != 2:
+            if state[here] == 0:
+                state[here] = 1
+                path[depth] = here
+                depth += 1
+                if not _decide(g, n, nodes, weight[here], target[here], winners, minimum, here):
+                    return False
+            source = top[winners[here] // n]
+            if state[source] == 2:
+                for i in range(depth):
+                    state[path[i]] = 2
+            elif state[source] == 0:
+                here = source
+            else:
+                first = depth - 1
+                while path[first] != source:
+                    first -= 1
+                _contract(g, n, nodes, weight, target, minimum, wide, path[first:depth], slots, top, links)
+                here = slots
+                slots += 1
+                depth = first
+    return True
+
+
+@jit
+def _in_weights(g, n, nodes, root):
+    racing = np.full((nodes, nodes), -np.inf)
+    for u in range(nodes):
+        for v in range(nodes):
+            if u != v and v != root:
+                racing[u, v] = g[u * n + v]
+    e = np.empty(nodes * nodes)
+    wide = exponentials(racing.ravel(), e)
+    weight = np.empty((max(2 * n - 2, n), n))
+    for v in range(nodes):
+        for u in range(nodes):
+            weight[v, u] = e[u * nodes + v]
+    return weight, wide
+
+
+@jit
+def _decide(g, n, nodes, weight, target, winners, minimum, here):
+    best = -1
+    for u in range(nodes):
+        if weight[u] < np.inf and (best < 0 or wins(weight[u], u * n + target[u], weight[best], best * n + target[best], g)):
+            best = u
+    if best < 0:
+        return False
+    winners[here] = best * n + target[best]
+    minimum[here] = weight[best]
+    return True
+
+
+@jit
+def _contract(g, n, nodes, weight, target, minimum, wide, cycle, slot, top, links):
+    """Supernode `slot` gets, from every source, the best reduced weight into any member of the cycle; sources inside drop out."""
+    for u in range(nodes):
+        weight[slot, u] = np.inf
+        target[slot, u] = 0
+    for member in cycle:
+        links[member] = slot
+        for u in range(nodes):
+            if weight[member, u] < np.inf:
+                e = subtract(weight[member, u], minimum[member], wide)
+                key = u * n + target[member, u]
+                if weight[slot, u] == np.inf or wins(e, key, weight[slot, u], u * n + target[slot, u], g):
+                    weight[slot, u] = e
+                    target[slot, u] = target[member, u]
+    for u in range(nodes):
+        if links[top[u]] == slot:
+            top[u] = slot
+            weight[slot, u] = np.inf
+
+
+@jit
+def incidence_arborescence(winners, links, n, root, keys, offsets, parent, decision):
+    """For each node v a run of groups, one for each supernode around it from the inside out: the edges into v that start outside that
+    supernode and inside the next. An edge races in its own group's decision and in those of the groups before it in the run."""
+    slots = winners.size
+    nodes = n  # padding has no winner
+    while nodes > root + 1 and winners[nodes - 1] < 0:
+        nodes -= 1
+    size = np.zeros(slots, np.int32)
+    for v in range(nodes):
+        size[v] = 1
+    for s in range(slots):
+        if links[s] >= 0:
+            size[links[s]] += size[s]
+    begin = np.empty(slots, np.int32)  # nodes in an order in which every supernode is an interval
+    cursor = np.empty(slots, np.int32)
+    node_at = np.empty(nodes, np.int32)
+    free = 0
+    for s in range(slots - 1, -1, -1):
+        if size[s] == 0:
+            continue
+        if links[s] >= 0:
+            begin[s] = cursor[links[s]]
+            cursor[links[s]] += size[s]
+        else:
+            begin[s] = free
+            free += size[s]
+        cursor[s] = begin[s]
+        if s < n:
+            node_at[begin[s]] = s
+    position = 0
+    groups = 0
+    for v in range(nodes):
+        if v == root:
+            continue
+        inner = v
+        first = True
+        while inner >= 0:
+            outer = links[inner]
+            low = begin[outer] if outer >= 0 else 0
+            high = begin[outer] + size[outer] if outer >= 0 else nodes
+            offsets[groups] = position
+            parent[groups] = -1 if first else groups - 1
+            decision[groups] = inner
+            for i in range(low, begin[inner]):
+                keys[position] = node_at[i] * n + v
+                position += 1
+            for i in range(begin[inner] + size[inner], high):
+                keys[position] = node_at[i] * n + v
+                position += 1
+            groups += 1
+            first = False
+            inner = outer
+    offsets[groups] = position
+    offsets[groups + 1] = position
+    return groups
+
+
+@jit
+def heads(winners, links, n, head):
+    """head[v]: where the edge into v comes from once all cycles are opened again, -1 for the root and for padding.
+
+    From the outside in: the edge that enters a cycle replaces the winner of the member it enters.
+    """
+    edge = winners.copy()
+    for s in range(winners.size - 1, n - 1, -1):
+        if winners[s] >= 0:
+            inner = edge[s] % n
+            while links[inner] != s:
+                inner = links[inner]
+            edge[inner] = edge[s]
+    for v in range(n):
+        head[v] = edge[v] // n if edge[v] >= 0 else -1

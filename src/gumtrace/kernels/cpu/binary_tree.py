@@ -1,0 +1,63 @@
+"""Binary trees over tokens: the Cartesian tree of G, built from left to right with a stack in O(n) and without recursion."""
+
+import numpy as np
+
+from gumtrace.kernels.cpu.order import before
+from gumtrace.kernels.cpu.vectors import jit
+
+
+@jit
+def trace_binary_tree(g, parents):
+    """parents[i]: the node above token i, -1 for the root, -2 for tokens that do not race."""
+    stack = np.empty(g.size, np.int32)  # the right spine of the tree so far
+    depth = 0
+    for i in range(g.size):
+        if not g[i] > -np.inf:
+            parents[i] = -2
+            continue
+        below = -1
+        while depth > 0 and before(g, i, stack[depth - 1]):
+            depth -= 1
+            below = stack[depth]
+        if below >= 0:
+            parents[below] = i
+        parents[i] = stack[depth - 1] if depth > 0 else -1
+        stack[depth] = i
+        depth += 1
+    return True
+
+
+@jit
+def incidence_binary_tree(parents, keys, offsets, parent, decision):
+    """Groups are the nodes in breadth-first order, so that a parent comes before its children; group g holds its node alone."""
+    n = parents.size
+    left = np.full(n, -1, np.int32)
+    right = np.full(n, -1, np.int32)
+    place = np.empty(n, np.int32)
+    count = 0
+    for i in range(n):
+        above = parents[i]
+        if above == -1:
+            keys[0] = i
+            count = 1
+        elif above >= 0 and i < above:
+            left[above] = i
+        elif above >= 0:
+            right[above] = i
+    done = 0
+    while done < count:
+        node = keys[done]
+        place[node] = done
+        offsets[done] = done
+        decision[done] = node
+        parent[done] = place[parents[node]] if parents[node] >= 0 else -1
+        if left[node] >= 0:
+            keys[count] = left[node]
+            count += 1
+        if right[node] >= 0:
+            keys[count] = right[node]
+            count += 1
+        done += 1
+    offsets[count] = count
+    offsets[count + 1] = count
+    return count

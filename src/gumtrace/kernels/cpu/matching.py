@@ -1,0 +1,75 @@
+"""Greedy matchings: take the largest entry, cross out its row and column, go on.
+
+An entry that is the largest of both its row and its column is in the greedy matching whatever happens elsewhere. Such entries are found by
+walking: from a row to its best free column, from there to that column's best free row, and so on; G grows along the walk, so it ends in a
+pair that prefer each other. They are matched and the walk goes on from where it stood before them. Every row and column is entered once, each
+entry costs one scan: O(n m) for the whole matching, whatever the weights. Ranking the chosen entries then gives the order of the trace.
+"""
+
+import numpy as np
+
+from gumtrace.kernels.cpu.order import insertion_sort
+from gumtrace.kernels.cpu.vectors import jit
+
+
+@jit
+def trace_matching(g, n, m, winners):
+    winners[:] = -1
+    row_free = np.ones(n, np.bool_)
+    col_free = np.ones(m, np.bool_)
+    walk = np.empty(n + m, np.int32)  # keys walked through: the first found along a row, the next along a column, ...
+    matched = 0
+    for start in range(n):
+        depth = 0
+        while row_free[start]:
+            best = -1
+            if depth % 2 == 0:
+                row = walk[depth - 1] // m if depth > 0 else start
+                for k in range(row * m, row * m + m):
+                    if col_free[k - row * m] and g[k] > -np.inf and (best < 0 or g[k] > g[best]):
+                        best = k
+            else:
+                for k in range(walk[depth - 1] % m, n * m, m):
+                    if row_free[k // m] and g[k] > -np.inf and (best < 0 or g[k] > g[best]):
+                        best = k
+            if best < 0:
+                break  # no key left in the row it started from: the matching stays partial
+            if depth > 0 and best == walk[depth - 1]:
+                row_free[best // m] = False
+                col_free[best % m] = False
+                winners[matched] = best
+                matched += 1
+                depth = max(depth - 2, 0)
+            else:
+                walk[depth] = best
+                depth += 1
+    insertion_sort(g, winners, matched)
+    return True
+
+
+@jit
+def incidence_matching(winners, n, m, keys, offsets):
+    """Group b: the keys crossed out at step b, its winner first."""
+    row_free = np.ones(n, np.bool_)
+    col_free = np.ones(m, np.bool_)
+    position = 0
+    steps = 0
+    while steps < winners.size and winners[steps] >= 0:
+        offsets[steps] = position
+        row, col = winners[steps] // m, winners[steps] % m
+        row_free[row] = False
+        col_free[col] = False
+        keys[position] = winners[steps]
+        position += 1
+        for j in range(m):
+            if col_free[j]:
+                keys[position] = row * m + j
+                position += 1
+        for i in range(n):
+            if row_free[i]:
+                keys[position] = i * m + col
+                position += 1
+        steps += 1
+    offsets[steps] = position
+    offsets[steps + 1] = position
+    return steps

@@ -1,0 +1,121 @@
+"""Noise and traces for a batch: item i of N = samples x batch reads logits row i mod batch.
+
+Each kernel does items start..stop, so that threads can share a batch. Noise depends on the seed and the position alone, never on the split.
+"""
+
+import numpy as np
+
+from gumtrace.kernels.cpu import incidence as kinds
+from gumtrace.kernels.cpu.arborescence import heads, trace_arborescence
+from gumtrace.kernels.cpu.binary_tree import trace_binary_tree
+from gumtrace.kernels.cpu.matching import trace_matching
+from gumtrace.kernels.cpu.spanning_tree import trace_dense, trace_sparse
+from gumtrace.kernels.cpu.subset import trace_permutation, trace_subset
+from gumtrace.kernels.cpu.vectors import jit, log_exponential_row
+
+SUBSET, PERMUTATION, MATCHING = kinds.SUBSET, kinds.PERMUTATION, kinds.MATCHING
+SPANNING_TREE, SPARSE_TREE, ARBORESCENCE = kinds.SPANNING_TREE, kinds.SPARSE_TREE, kinds.ARBORESCENCE
+
+OK, STUCK, NOT_A_NUMBER = 0, 1, 2
+
+
+@jit
+def races(geometry, k):
+    """Whether the structure itself lets key k race: not on the diagonal, below a triangle, into a root, or as a loop."""
+    if geometry.kind == SPANNING_TREE:
+        return k // geometry.n < k % geometry.n
+    if geometry.kind == ARBORESCENCE:
+        return k // geometry.n != k % geometry.n and k % geometry.n != geometry.extra
+    if geometry.kind == SPARSE_TREE:
+        return geometry.edges[0, k] != geometry.edges[1, k]
+    return True
+
+
+@jit
+def perturb_row(geometry, logits, seed, item, g, spare, scratch):
+    """g = logits + Gumbel noise, -inf for keys that do not race."""
+    keys = geometry.keys
+    base = item * keys
+    if geometry.kind == SPANNING_TREE:  # only the upper triangle is drawn
+        n = geometry.n
+        for u in range(n):
+            count = n - u - 1
+            row = g[u * n + u + 1 : u * n + n]
+            log_exponential_row(seed, base + u * n + u + 1, row, count, spare, scratch)
+            for v in range(u + 1):
+                g[u * n + v] = -np.inf
+            for i in range(count):
+                row[i] = logits[u * n + u + 1 + i] - row[i]
+        return
+    log_exponential_row(seed, base, g, keys, spare, scratch)
+    for k in range(keys):
+        g[k] = logits[k] - g[k]
+    if geometry.kind == ARBORESCENCE or geometry.kind == SPARSE_TREE:
+        for k in range(keys):
+            if not races(geometry, k):
+                g[k] = -np.inf
+
+
+@jit
+def trace_row(geometry, g, size, winners, links):
+    kind = geometry.kind
+    for k in range(geometry.keys):
+        if not g[k] < np.inf and races(geometry, k):
+            return NOT_A_NUMBER
+    if kind == SUBSET:
+        done = trace_subset(g, size, winners)
+    elif kind == PERMUTATION:
+        done = trace_permutation(g, winners)
+    elif kind == MATCHING:
+        done = trace_matching(g, geometry.n, geometry.m, winners)
+    elif kind == SPANNING_TREE:
+        done = trace_dense(g, geometry.n, size, geometry.extra, winners)
+    elif kind == SPARSE_TREE:
+        done = trace_sparse(g, geometry.edges, geometry.n, geometry.extra, winners)
+    elif kind == ARBORESCENCE:
+        done = trace_arborescence(g, geometry.n, size, geometry.extra, winners, links)
+    else:
+        done = trace_binary_tree(g, links)
+    return OK if done else STUCK
+
+
+@jit
+def perturb(start, stop, geometry, logits, seed, g):
+    spare = np.empty(geometry.keys, g.dtype)
+    scratch = np.empty(geometry.keys, np.int32)
+    for i in range(start, stop):
+        perturb_row(geometry, logits[i % logits.shape[0]], seed, i, g[i], spare, scratch)
+
+
+@jit
+def trace(start, stop, geometry, g, sizes, winners, links, status):
+    for i in range(start, stop):
+        status[i] = trace_row(geometry, g[i], sizes[i % sizes.size], winners[i], links[i])
+
+
+@jit
+def sample(start, stop, geometry, logits, sizes, seed, winners, links, status):
+    """`perturb` and `trace` in one: the noise never leaves the cache."""
+    g = np.empty(geometry.keys, logits.dtype)
+    spare = np.empty(geometry.keys, logits.dtype)
+    scratch = np.empty(geometry.keys, np.int32)
+    for i in range(start, stop):
+        perturb_row(geometry, logits[i % logits.shape[0]], seed, i, g, spare, scratch)
+        status[i] = trace_row(geometry, g, sizes[i % sizes.size], winners[i], links[i])
+
+
+@jit
+def arborescence_heads(start, stop, geometry, winners, links, head):
+    for i in range(start, stop):
+        heads(winners[i], links[i], geometry.n, head[i])
+
+
+@jit
+def check_logits(start, stop, geometry, logits, status):
+    """Marks rows with a nan or +inf among the keys that race."""
+    for i in range(start, stop):
+        bad = False
+        for k in range(geometry.keys):
+            if not logits[i, k] < np.inf and races(geometry, k):
+                bad = True
+        status[i] = NOT_A_NUMBER if bad else OK

@@ -1,0 +1,51 @@
+"""Subsets and permutations: the first k, or all, of the keys in order.
+
+Group b of the incidence holds the keys that leave after decision b, its winner first: each winner alone, and with the last one all that were
+not chosen.
+"""
+
+import numpy as np
+
+from gumtrace.kernels.cpu.order import sort_racing, top_racing
+from gumtrace.kernels.cpu.vectors import jit
+
+
+@jit
+def trace_subset(g, k, winners):
+    winners[:] = -1
+    if k > 64:  # a heap this deep is slower than sorting everything
+        order = sort_racing(g)
+        count = min(order.size, k)
+        winners[:count] = order[:count]
+    else:
+        count = top_racing(g, k, winners)
+    return count == k
+
+
+@jit
+def trace_permutation(g, winners):
+    order = sort_racing(g)
+    winners[: order.size] = order
+    winners[order.size :] = -1
+    return True
+
+
+@jit
+def incidence_subset(winners, keys, offsets, size):
+    """Lists the groups; keys that race in no decision (k = 0) come after the last one. Returns the number of groups."""
+    steps = 0
+    while steps < winners.size and winners[steps] >= 0:
+        steps += 1
+    chosen = np.zeros(size, np.bool_)
+    for b in range(steps):
+        keys[b] = winners[b]
+        offsets[b] = b
+        chosen[winners[b]] = True
+    position = steps
+    for k in range(size):
+        if not chosen[k]:
+            keys[position] = k
+            position += 1
+    offsets[steps] = position if steps > 0 else 0
+    offsets[steps + 1] = position
+    return steps

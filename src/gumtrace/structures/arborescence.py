@@ -1,0 +1,109 @@
+"""Arborescences: trees directed away from a root, by the Chu-Liu-Edmonds algorithm.
+
+    stop:  the best in-edges of all supernodes form a tree   split:  one race at each supernode, of the edges that enter it
+    map:   a cycle becomes a supernode, its inner edges leave combine:  open the cycle again, drop the edge that enters twice
+"""
+
+import torch
+from torch import Tensor
+
+from gumtrace import constraints
+from gumtrace.kernels.cpu import ops
+from gumtrace.kernels.kinds import ARBORESCENCE, NO_EDGES, Geometry
+from gumtrace.structures.base import Choose, Structure
+from gumtrace.traces.trace import Layout, Trace
+
+
+class Arborescence(Structure):
+    """A spanning tree directed away from a root: the minimum arborescence under exponential weights.
+
+    Args:
+        logits: (*B, n, n), logits[..., u, v] of the edge u -> v; the diagonal and the column of the root are not read.
+        root: the node it grows from.
+
+    The value is 0/1, (*B, n, n), value[..., u, v] = 1 for the edge u -> v. Its decisions are the winners at the n - 1 nodes and at every contracted
+    cycle. A sample costs O(n²), its log-probability as much.
+
+    >>> d = Arborescence(torch.tensor([[0.0, 1.0, 9.0], [0.0, 0.0, 0.0], [0.0, 9.0, 0.0]]))
+    >>> d.mode
+    tensor([[0., 0., 1.],
+            [0., 0., 0.],
+            [0., 1., 0.]])
+    """
+
+    def __init__(self, logits: Tensor, root: int = 0, *, mask=None, lengths=None, validate_args: bool | None = None):
+        self.root = int(root)
+        super().__init__(logits, 2, mask, lengths, validate_args)
+
+    @property
+    def support(self):  # type: ignore[override]
+        return constraints.arborescence(self._node_counts(), self.root)
+
+    def _lay_out(self, key_shape):
+        n, m = key_shape
+        if n != m:
+            raise ValueError(f"Arborescence: logits must be square, got {n} x {m}")
+        if not 0 <= self.root < max(n, 1):
+            raise ValueError(f"Arborescence: root {self.root} is not one of the {n} nodes")
+        if self._lengths is not None and (short := (self._lengths <= self.root) & (self._lengths > 0)).any():
+            item = tuple(short.nonzero()[0].tolist())
+            raise ValueError(f"Arborescence: root {self.root} is not one of the {self._lengths[item]} nodes of item {item}")
+        slots = max(n, 2 * n - 2)  # the nodes, and at most n - 2 cycles
+        geometry = Geometry(ARBORESCENCE, n * n, slots, slots, slots, n, 0, self.root, NO_EDGES)
+        return Layout(geometry, key_shape, self.logits.dtype, _adjacency), self._node_counts()
+
+    def _node_counts(self) -> Tensor:
+        return self._lengths if self._lengths is not None else torch.tensor(self.logits.shape[-1], device=self.logits.device)
+
+    @property
+    def racing(self) -> Tensor:
+        racing = super().racing.clone()
+        racing.diagonal(dim1=-2, dim2=-1).fill_(False)
+        racing[..., self.root] = False
+        return racing
+
+    def _decide(self, choose: Choose):
+        """The path-growing run of the kernel, on sets."""
+        n, nodes = self._keys()[0], int(self._node_counts())
+        winners, links = [-1] * self._layout.geometry.winner_slots, [-1] * self._layout.geometry.link_slots
+        edges = [divmod(key, n) for key in self.racing.flatten().nonzero().flatten().tolist()]
+        members = {v: {v} for v in range(nodes)}
+        done = {self.root} if nodes else set()
+        for start in range(nodes):
+            path: list[int] = []
+            here = _around(start, links)
+            while here not in done:
+                if here not in path:
+                    path.append(here)
+                    winners[here] = choose([u * n + v for u, v in edges if v in members[here] and u not in members[here]])
+                source = _around(winners[here] // n, links)
+                if source in done:
+                    done.update(path)
+                elif source not in path:
+                    here = source
+                else:
+                    cycle = path[path.index(source) :]
+                    here = max(n, max(members) + 1)
+                    members[here] = set().union(*(members[s] for s in cycle))
+                    for s in cycle:
+                        links[s] = here
+                    path = path[: -len(cycle)]
+        return winners, links
+
+    def _stuck(self) -> str:
+        return "has a node that cannot be reached from the root"
+
+
+def _around(node: int, links: list[int]) -> int:
+    while links[node] >= 0:
+        node = links[node]
+    return node
+
+
+def _adjacency(trace: Trace) -> Tensor:
+    geometry, items = trace.layout.geometry, trace.shape.numel()
+    head = ops.arborescence_heads(geometry, trace.choices.reshape(items, -1), trace.links.reshape(items, -1)).long()
+    n = geometry.n
+    value = torch.zeros(items, n + 1, n, dtype=trace.layout.dtype, device=trace.device)  # the last row is for nodes without an edge
+    value.scatter_(1, torch.where(head < 0, n, head)[:, None, :], 1)
+    return value[:, :n].reshape(*trace.shape, n, n)

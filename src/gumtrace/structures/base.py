@@ -1,0 +1,312 @@
+"""What all structures share: masks and ragged batches, shapes, noise, traces, log-probabilities, conditionals, validation."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from gumtrace.kernels.cpu import ops
+from gumtrace.traces import formula
+from gumtrace.traces.trace import Layout, Trace
+
+Choose = Callable[[list[int]], int]  # picks the winner among racing keys, in place of an argmin
+
+
+class Structure(Distribution):
+    """A random structure: the output of an algorithm that reads exponential noise through argmins only.
+
+    Args common to all structures:
+        logits: log λ of every key; a higher one wins earlier. -inf: the key does not race.
+        mask: bool, the shape of logits: keys that may race.
+        lengths: integers (*B,): node or token counts of ragged items; what is behind them is padding and may hold anything.
+        validate_args: check logits and masks now and values later, as torch.distributions does.
+    """
+
+    arg_constraints = {}  # noqa: RUF012  (torch's own style); logits are checked here, with errors that name the item
+    has_rsample = False
+
+    def __init__(self, logits: Tensor, event_dim: int, mask=None, lengths=None, validate_args: bool | None = None):
+        name = type(self).__name__
+        if not torch.is_tensor(logits) or not logits.is_floating_point():
+            raise TypeError(f"{name}: logits must be a floating point tensor, got {_kind_of(logits)}")
+        if logits.dim() < event_dim:
+            raise ValueError(f"{name}: logits need at least {event_dim} dimensions, got shape {tuple(logits.shape)}")
+        self.logits = logits
+        self._key_dim = event_dim
+        batch_shape, key_shape = logits.shape[: logits.dim() - event_dim], logits.shape[logits.dim() - event_dim :]
+        x = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+        self._lengths = self._read_lengths(lengths, batch_shape, key_shape)
+        for keep in (self._read_mask(mask), self._inside(key_shape)):
+            if keep is not None:
+                x = torch.where(keep, x, -torch.inf)
+        self._x = x  # (*B, *keys): the logits of keys that race, -inf for the others
+        super().__init__(batch_shape, self._value_shape(key_shape), validate_args=validate_args)
+        self._layout, self._sizes = self._lay_out(key_shape)
+        if self._validate_args:
+            self._check_feasible()
+
+    # What a structure says of itself -----------------------------------------------------------------------------------------------------
+
+    def _value_shape(self, key_shape: torch.Size) -> torch.Size:
+        return key_shape
+
+    def _lay_out(self, key_shape: torch.Size) -> tuple[Layout, Tensor]:
+        """The layout of traces, and the size of each item that its kernel needs (k, or a number of nodes), (*B,) or ()."""
+        raise NotImplementedError
+
+    def _decide(self, choose: Choose) -> tuple[list[int], list[int]]:
+        """Run the algorithm of an unbatched item with `choose` in place of the argmin; returns winners and links. For enumeration."""
+        raise NotImplementedError
+
+    def _stuck(self) -> str:
+        """What it means that the algorithm of an item cannot be completed."""
+        raise NotImplementedError
+
+    # Shapes ------------------------------------------------------------------------------------------------------------------------------
+
+    def expand(self, batch_shape, _instance=None):
+        new = self._get_checked_instance(type(self), _instance)
+        new.__dict__.update(self.__dict__)
+        new._batch_shape = torch.Size(batch_shape)
+        key_shape = self._x.shape[len(self.batch_shape) :]
+        new.logits = self.logits.expand(*new._batch_shape, *key_shape)
+        new._x = self._x.expand(*new._batch_shape, *key_shape)
+        for name in ("_sizes", "_lengths"):
+            per_item = getattr(self, name)
+            if per_item is not None and per_item.dim() > 0:
+                setattr(new, name, per_item.expand(new._batch_shape))
+        return new
+
+    def _rows(self) -> Tensor:
+        return self._x.reshape(self.batch_shape.numel(), self._layout.geometry.keys)
+
+    def _row_sizes(self) -> Tensor:
+        return self._sizes.reshape(-1).to(torch.int32)
+
+    def _items(self, sample_shape) -> tuple[torch.Size, int]:
+        shape = torch.Size(sample_shape) + self.batch_shape
+        return shape, shape.numel()
+
+    def _keys(self) -> torch.Size:
+        return self._layout.event_shape
+
+    # Sampling ----------------------------------------------------------------------------------------------------------------------------
+
+    def perturb(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Tensor:
+        """Perturbed logits G = logits + Gumbel(0, 1), sample + batch + keys; gradients flow to the logits."""
+        shape, items = self._items(sample_shape)
+        return formula.perturb(self._rows(), self._layout, items, generator).reshape(shape + self._keys())
+
+    def trace(self, noise: Tensor) -> Trace:
+        """Run the algorithm on given perturbed logits."""
+        shape = self._check_noise(noise)
+        noise = torch.where(self._x.isneginf(), -torch.inf, noise.detach().to(self._x.dtype))
+        return self._trace_rows(noise.reshape(shape.numel(), -1), shape)
+
+    @torch.no_grad()
+    def sample_trace(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Trace:
+        """Traces of independent runs."""
+        shape, items = self._items(sample_shape)
+        outcome = ops.sample(self._layout.geometry, self._rows(), self._row_sizes(), items, generator)
+        return self._finish(shape, *outcome)
+
+    @torch.no_grad()
+    def sample(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Tensor:  # type: ignore[override]
+        """Structures of independent runs."""
+        return self.sample_trace(sample_shape, generator=generator).value
+
+    def conditional(self, trace: Trace, *, generator: torch.Generator | None = None) -> Tensor:
+        """G given the trace, reparameterised: run again, it gives the trace back."""
+        self._check_trace(trace)
+        g, _ = formula.conditional(self._rows(), self._row_sizes(), trace, generator)
+        return g.reshape(trace.shape + self._keys())
+
+    @property
+    def mode(self) -> Tensor:
+        """The structure of the noiseless run."""
+        return self.trace(self._x.detach()).value
+
+    def _trace_rows(self, rows: Tensor, shape: torch.Size) -> Trace:
+        return self._finish(shape, *ops.trace(self._layout.geometry, rows, self._row_sizes()))
+
+    def _finish(self, shape: torch.Size, winners: Tensor, links: Tensor, status: Tensor) -> Trace:
+        if status.any():
+            self._complain(status)
+        geometry = self._layout.geometry
+        return Trace(self._layout, winners.reshape(*shape, geometry.winner_slots), links.reshape(*shape, geometry.link_slots))
+
+    # Log-probabilities -------------------------------------------------------------------------------------------------------------------
+
+    def trace_log_prob(self, trace: Trace) -> Tensor:
+        """log P(T), sample + batch."""
+        self._check_trace(trace)
+        return formula.trace_log_prob(self._rows(), trace).reshape(trace.shape)
+
+    def decision_log_totals(self, trace: Trace) -> Tensor:
+        """log Λ of every decision, sample + batch + decisions; 0 where there was none."""
+        self._check_trace(trace)
+        return formula.decision_log_totals(self._rows(), trace).reshape(*trace.shape, trace.layout.geometry.decisions)
+
+    def noise_log_prob(self, noise: Tensor) -> Tensor:
+        """log p(G): a product of Gumbel densities over the keys that race."""
+        self._check_noise(noise)
+        racing = self.racing
+        t = torch.where(racing, self._x, 0.0) - torch.where(racing, noise, 0.0)
+        density = torch.where(racing, t - t.exp(), 0.0)
+        return density.flatten(-self._key_dim).sum(-1)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log P(X), exact."""
+        raise NotImplementedError(
+            f"{type(self).__name__}: the probability of a structure sums over all its traces and is intractable here; "
+            "use trace_log_prob (T-REINFORCE needs no more), or enumerate_traces for small sizes"
+        )
+
+    @property
+    def racing(self) -> Tensor:
+        """(*B, *keys) bool: the keys that race."""
+        return self._x.detach() > -torch.inf
+
+    # Enumeration -------------------------------------------------------------------------------------------------------------------------
+
+    def enumerate_traces(self) -> Trace:
+        """Every trace of an unbatched distribution, stacked in the leading dimension. The number grows like a factorial."""
+        if self.batch_shape:
+            raise ValueError(f"{type(self).__name__}.enumerate_traces works on one item, this batch has shape {tuple(self.batch_shape)}")
+        runs = list(every_run(self._decide))
+        geometry, device = self._layout.geometry, self._x.device
+        winners = torch.full((len(runs), geometry.winner_slots), -1, dtype=torch.int32)
+        links = torch.full((len(runs), geometry.link_slots), -1, dtype=torch.int32)
+        for i, (winner, link) in enumerate(runs):
+            winners[i, : len(winner)] = torch.tensor(winner, dtype=torch.int32)
+            links[i, : len(link)] = torch.tensor(link, dtype=torch.int32)
+        return Trace(self._layout, winners.to(device), links.to(device))
+
+    # Validation --------------------------------------------------------------------------------------------------------------------------
+
+    def _read_mask(self, mask) -> Tensor | None:
+        if mask is None:
+            return None
+        if not torch.is_tensor(mask) or mask.dtype != torch.bool:
+            raise TypeError(f"{type(self).__name__}: mask must be a bool tensor, got {_kind_of(mask)}")
+        if not _broadcasts(mask.shape, self.logits.shape):
+            raise ValueError(
+                f"{type(self).__name__}: mask of shape {tuple(mask.shape)} does not fit logits of shape {tuple(self.logits.shape)}"
+            )
+        return mask
+
+    def _read_lengths(self, lengths, batch_shape: torch.Size, key_shape: torch.Size) -> Tensor | None:
+        if lengths is None:
+            return None
+        name = type(self).__name__
+        lengths = torch.as_tensor(lengths, device=self.logits.device)
+        if lengths.is_floating_point() or lengths.dtype == torch.bool:
+            raise TypeError(f"{name}: lengths must be integers, got {lengths.dtype}")
+        if not _broadcasts(lengths.shape, batch_shape):
+            raise ValueError(f"{name}: lengths of shape {tuple(lengths.shape)} do not fit batch shape {tuple(batch_shape)}")
+        lengths = lengths.expand(batch_shape)
+        bad = (lengths < 0) | (lengths > min(key_shape, default=0))
+        if bad.any():
+            item = _first(bad)
+            raise ValueError(f"{name}: lengths[{_index(item)}] = {lengths[item]} is not between 0 and {min(key_shape, default=0)}")
+        return lengths
+
+    def _inside(self, key_shape: torch.Size) -> Tensor | None:
+        """Keys none of whose indices lies in the padding."""
+        if self._lengths is None:
+            return None
+        keep = torch.ones((), dtype=torch.bool, device=self.logits.device)
+        for axis, size in enumerate(key_shape):
+            index = torch.arange(size, device=self.logits.device).view(-1, *[1] * (len(key_shape) - axis - 1))
+            keep = keep & (index < self._lengths[(..., *[None] * len(key_shape))])
+        return keep
+
+    def _check_feasible(self) -> None:
+        """No nan among the keys that race, and enough of them for the algorithm to end well."""
+        rows = self._rows().detach()
+        self._complain(ops.check_logits(self._layout.geometry, rows))
+        if rows.isneginf().any():
+            self._complain(ops.trace(self._layout.geometry, rows, self._row_sizes())[2])
+
+    def _complain(self, status: Tensor) -> None:
+        bad = status.nonzero()
+        if len(bad) == 0:
+            return
+        item = int(bad[0]) % max(self.batch_shape.numel(), 1)
+        where = f"item {_unravel(item, self.batch_shape)} of the batch" if self.batch_shape else "the item"
+        if status[bad[0]] == ops.NOT_A_NUMBER:
+            raise ValueError(f"{type(self).__name__}: {where} has a nan or +inf among the keys that race")
+        raise ValueError(f"{type(self).__name__}: {where} {self._stuck()}")
+
+    def _check_noise(self, noise: Tensor) -> torch.Size:
+        want = self.batch_shape + self._keys()
+        if noise.shape[noise.dim() - len(want) :] != want:
+            raise ValueError(f"{type(self).__name__}: noise of shape {tuple(noise.shape)} does not end in batch + keys = {tuple(want)}")
+        return noise.shape[: noise.dim() - len(self._keys())]
+
+    def _check_trace(self, trace: Trace) -> None:
+        name, batch = type(self).__name__, self.batch_shape
+        ours, theirs = self._layout.geometry, trace.layout.geometry
+        if (ours.kind, ours.keys, ours.n, ours.m, ours.extra) != (theirs.kind, theirs.keys, theirs.n, theirs.m, theirs.extra):
+            raise ValueError(f"{name}: the trace belongs to another structure or size")
+        if trace.shape[len(trace.shape) - len(batch) :] != batch:
+            raise ValueError(f"{name}: a trace of shape {tuple(trace.shape)} does not end in the batch shape {tuple(batch)}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)}, dtype={self.logits.dtype})"
+
+
+def every_run(decide: Callable[[Choose], tuple]) -> Iterator[tuple]:
+    """Runs `decide` once for every sequence of choices, by replaying it with the last choice that can still be raised by one."""
+    path: list[list[int]] = []  # [choice, number of choices] of each decision so far
+    while True:
+        position = 0
+
+        def choose(keys: list[int]) -> int:
+            nonlocal position
+            if position == len(path):
+                path.append([0, len(keys)])
+            position += 1
+            return keys[path[position - 1][0]]
+
+        yield decide(choose)
+        while path and path[-1][0] + 1 == path[-1][1]:
+            path.pop()
+        if not path:
+            return
+        path[-1][0] += 1
+
+
+def indicator(trace: Trace) -> Tensor:
+    """0/1 over the keys: 1 = winner."""
+    layout = trace.layout
+    keys = layout.geometry.keys
+    winners = trace.winners
+    value = torch.zeros(*trace.shape, keys + 1, dtype=layout.dtype, device=trace.device)  # the last bin is for no decision
+    value.scatter_(-1, torch.where(winners < 0, keys, winners), 1)
+    return value[..., :keys].reshape(*trace.shape, *layout.event_shape)
+
+
+def _kind_of(x) -> str:
+    return f"a {x.dtype} tensor" if torch.is_tensor(x) else type(x).__name__
+
+
+def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
+    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
+
+
+def _first(bad: Tensor) -> tuple[int, ...]:
+    return tuple(int(i) for i in bad.nonzero()[0])
+
+
+def _index(item: tuple[int, ...]) -> str:
+    return ", ".join(map(str, item)) or "()"
+
+
+def _unravel(flat: int, shape: torch.Size) -> tuple[int, ...]:
+    index = []
+    for size in reversed(shape):
+        index.append(flat % size)
+        flat //= size
+    return tuple(reversed(index))

@@ -1,0 +1,66 @@
+"""Binary trees over a sequence: the first token to win is the root, and each side of it is a tree of its own.
+
+    stop:  no token is left                  split:  one race in each gap between the tokens placed so far
+    map:   the winners split their gaps      combine:  winners point to the winner whose gap they split
+"""
+
+import torch
+from torch import Tensor
+
+from gumtrace import constraints
+from gumtrace.kernels.kinds import BINARY_TREE, NO_EDGES, Geometry
+from gumtrace.structures.base import Choose, Structure
+from gumtrace.traces.trace import Layout, Trace
+
+
+class BinaryTree(Structure):
+    """A binary tree whose in-order walk is the sequence of tokens.
+
+    Args:
+        logits: (*B, n); a higher one is nearer to the root.
+
+    The value is long (*B, n): the parent of each token, -1 for the root, -2 for tokens that do not race. The trace is the value, so `log_prob` is
+    exact. A sample costs O(n), its log-probability as much.
+
+    >>> d = BinaryTree(torch.tensor([0.0, 9.0, -9.0, 5.0]))
+    >>> d.mode
+    tensor([ 1, -1,  3,  1])
+    """
+
+    def __init__(self, logits: Tensor, *, mask=None, lengths=None, validate_args: bool | None = None):
+        super().__init__(logits, 1, mask, lengths, validate_args)
+
+    @property
+    def support(self):  # type: ignore[override]
+        return constraints.binary_tree(self.racing)
+
+    def _lay_out(self, key_shape):
+        (n,) = key_shape
+        geometry = Geometry(BINARY_TREE, n, n, 0, n, n, 0, 0, NO_EDGES)
+        return Layout(geometry, key_shape, torch.long, _parents), torch.zeros((), dtype=torch.int32)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log P(X), the log-probability of the one trace that gives X."""
+        if self._validate_args:
+            self._validate_sample(value)
+        links = value.int()
+        return self.trace_log_prob(Trace(self._layout, links[..., :0], links))
+
+    def _decide(self, choose: Choose):
+        parents = [-2] * self._keys()[0]
+        gaps = [(-1, self.racing.nonzero().flatten().tolist())]
+        while gaps:
+            parent, tokens = gaps.pop()
+            if tokens:
+                node = choose(tokens)
+                parents[node] = parent
+                at = tokens.index(node)
+                gaps += [(node, tokens[at + 1 :]), (node, tokens[:at])]
+        return [], parents
+
+    def _stuck(self) -> str:
+        return "has no tree"  # cannot happen: without tokens it is the empty tree
+
+
+def _parents(trace: Trace) -> Tensor:
+    return trace.links.long()

@@ -1,0 +1,70 @@
+"""Matchings of rows and columns: the largest entry wins, its row and column are crossed out, and so on.
+
+    stop:  no key is left                    split:  one race of all keys left
+    map:   the winner's row and column leave combine:  the set of winners
+"""
+
+import torch
+from torch import Tensor
+
+from gumtrace import constraints
+from gumtrace.kernels.kinds import MATCHING, NO_EDGES, Geometry
+from gumtrace.structures.base import Choose, Structure, indicator
+from gumtrace.structures.exact import matching_log_prob
+from gumtrace.traces.trace import Layout
+
+
+class Matching(Structure):
+    """A matching of n rows with m >= n columns, chosen greedily.
+
+    Args:
+        logits: (*B, n, m).
+        lengths: rows of ragged items (and columns, where the matrix is square).
+
+    The value is 0/1, (*B, n, m). Every row is matched, unless the mask leaves no key for it: then the matching is partial. A sample costs O(n m),
+    its log-probability as much; `log_prob` sums over the orders of choice by a dynamic programme, for up to 20 rows.
+
+    >>> d = Matching(torch.tensor([[0.0, 9.0, 0.0], [5.0, 8.0, 0.0]]))
+    >>> d.mode
+    tensor([[0., 1., 0.],
+            [1., 0., 0.]])
+    """
+
+    def __init__(self, logits: Tensor, *, mask=None, lengths=None, validate_args: bool | None = None):
+        super().__init__(logits, 2, mask, lengths, validate_args)
+
+    @property
+    def support(self):  # type: ignore[override]
+        return constraints.matching(self.racing)
+
+    def _inside(self, key_shape):
+        n, m = key_shape
+        if self._lengths is None or n == m:
+            return super()._inside(key_shape)
+        return torch.arange(n, device=self.logits.device)[:, None] < self._lengths[..., None, None]
+
+    def _lay_out(self, key_shape):
+        n, m = key_shape
+        if n > m:
+            raise ValueError(f"Matching: there must be at least as many columns as rows, got {n} rows and {m} columns; transpose the logits")
+        geometry = Geometry(MATCHING, n * m, n, n, 0, n, m, 0, NO_EDGES)
+        return Layout(geometry, key_shape, self.logits.dtype, indicator), torch.zeros((), dtype=torch.int32)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log P(X), summed over all orders in which its entries can be chosen: 2^n states."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return matching_log_prob(*torch.broadcast_tensors(self._x, value))
+
+    def _decide(self, choose: Choose):
+        _, m = self._keys()
+        racing = self.racing.flatten().nonzero().flatten().tolist()
+        winners: list[int] = []
+        while racing:
+            winners.append(choose(racing))
+            row, col = divmod(winners[-1], m)
+            racing = [key for key in racing if key // m != row and key % m != col]
+        return winners, []
+
+    def _stuck(self) -> str:
+        return "has no matching"  # cannot happen: without keys it is the empty matching

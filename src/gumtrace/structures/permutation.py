@@ -1,0 +1,87 @@
+"""Permutations: all racing keys in order, the Plackett-Luce distribution.
+
+    stop:  no key is left            split:  one race of all keys left
+    map:   the winner leaves         combine:  the winners in order
+"""
+
+import torch
+from torch import Tensor
+
+from gumtrace import constraints
+from gumtrace.kernels.kinds import NO_EDGES, PERMUTATION, Geometry
+from gumtrace.structures.base import Choose, Structure
+from gumtrace.traces.trace import Layout, Trace
+
+
+class Permutation(Structure):
+    """A permutation of d keys: first a draw with chances proportional to e^logit, then one of the rest, and so on.
+
+    Args:
+        logits: (*B, d).
+        matrix: give 0/1 matrices (row = position, column = key) in place of vectors of keys.
+
+    The value is long (*B, d), keys in order of choice; keys that do not race stay at their own index (in the matrix, their rows are 0). The
+    trace is the value, so `log_prob` is exact. A sample costs O(d), one radix sort; its log-probability O(d).
+
+    >>> d = Permutation(torch.tensor([0.0, 9.0, -9.0]))
+    >>> d.mode
+    tensor([1, 0, 2])
+    >>> d.log_prob(torch.tensor([1, 0, 2])).exp() > 0.99
+    tensor(True)
+    """
+
+    def __init__(self, logits: Tensor, matrix: bool = False, *, mask=None, lengths=None, validate_args: bool | None = None):
+        self.matrix = bool(matrix)
+        super().__init__(logits, 1, mask, lengths, validate_args)
+
+    @property
+    def support(self):  # type: ignore[override]
+        return constraints.permutation_matrix(self.racing) if self.matrix else constraints.permutation(self.racing)
+
+    def _value_shape(self, key_shape):
+        return key_shape + key_shape if self.matrix else key_shape
+
+    def _lay_out(self, key_shape):
+        (d,) = key_shape
+        geometry = Geometry(PERMUTATION, d, d, d, 0, d, 0, 0, NO_EDGES)
+        dtype = self.logits.dtype if self.matrix else torch.long
+        return Layout(geometry, key_shape, dtype, _matrix_of if self.matrix else _vector_of), torch.zeros((), dtype=torch.int32)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log P(X), the log-probability of the one trace that gives X."""
+        if self._validate_args:
+            self._validate_sample(value)
+        order = value.argmax(-1) if self.matrix else value  # (*S, d)
+        racing = self.racing.expand(order.shape)
+        count = racing.sum(-1, keepdim=True)
+        position = torch.where(racing, racing.cumsum(-1) - 1, racing.shape[-1] - 1 - (~racing).cumsum(-1) + 1)
+        winners = torch.empty_like(order).scatter_(-1, position, order)  # the racing ones first
+        winners = torch.where(torch.arange(order.shape[-1], device=order.device) < count, winners, -1).int()
+        return self.trace_log_prob(Trace(self._layout, winners, winners[..., :0]))
+
+    def _decide(self, choose: Choose):
+        racing = self.racing.nonzero().flatten().tolist()
+        winners: list[int] = []
+        while racing:
+            winners.append(choose(racing))
+            racing = [key for key in racing if key != winners[-1]]
+        return winners, []
+
+    def _stuck(self) -> str:
+        return "has no permutation"  # cannot happen: no keys at all is the empty permutation
+
+
+def _vector_of(trace: Trace) -> Tensor:
+    winners, d = trace.winners, trace.layout.geometry.keys
+    keys = torch.arange(d + 1, device=trace.device).expand(*trace.shape, d + 1)
+    winners = torch.where(winners < 0, d, winners)
+    free = winners.sort(-1).values  # positions that racing keys may take, in order
+    return keys.scatter(-1, free, winners)[..., :d]
+
+
+def _matrix_of(trace: Trace) -> Tensor:
+    value = _vector_of(trace)
+    won = torch.zeros(*trace.shape, value.shape[-1] + 1, dtype=trace.layout.dtype, device=trace.device)
+    won = won.scatter_(-1, trace.winners % won.shape[-1], 1)[..., :-1]  # -1 lands in the last bin
+    matrix = torch.zeros(*value.shape, value.shape[-1], dtype=trace.layout.dtype, device=trace.device)
+    return matrix.scatter_(-1, value[..., None], won[..., None])

@@ -1,0 +1,140 @@
+"""Spanning trees and forests: Kruskal's algorithm.
+
+    stop:  `components` parts are left                          split:  one race of all edges left
+    map:   the winner joins two parts, edges inside them leave  combine:  the set of winners
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gumtrace import constraints
+from gumtrace.kernels.kinds import NO_EDGES, SPANNING_TREE, SPARSE_TREE, Geometry
+from gumtrace.structures.base import Choose, Structure, indicator
+from gumtrace.structures.exact import spanning_tree_log_prob
+from gumtrace.traces.trace import Layout, Trace
+
+
+class SpanningTree(Structure):
+    """A spanning tree of an undirected graph, or a spanning forest: Kruskal's algorithm stopped when `components` trees are left.
+
+    Args:
+        logits: (*B, n, n), of which the upper triangle u < v is read.
+        components: how many trees; c > 1 gives random clusterings.
+
+    The value is symmetric 0/1, (*B, n, n). A sample costs O(n²), its log-probability as much; `log_prob` sums over the orders of choice by a
+    dynamic programme, for up to 20 edges. `from_edges` takes a sparse graph.
+
+    >>> d = SpanningTree(torch.tensor([[0.0, 9.0, -9.0], [0.0, 0.0, 5.0], [0.0, 0.0, 0.0]]))
+    >>> d.mode
+    tensor([[0., 1., 0.],
+            [1., 0., 1.],
+            [0., 1., 0.]])
+    >>> SpanningTree(torch.zeros(4, 4), components=2).sample().sum().item() / 2
+    2.0
+    """
+
+    def __init__(self, logits: Tensor, components: int = 1, *, mask=None, lengths=None, validate_args: bool | None = None):
+        self.components = _checked_components(components)
+        self._edges: Tensor | None = None
+        super().__init__(logits, 2, mask, lengths, validate_args)
+
+    @classmethod
+    def from_edges(
+        cls, logits: Tensor, edge_index: Tensor, num_nodes: int, components: int = 1, *, mask=None, validate_args: bool | None = None
+    ) -> "SpanningTree":
+        """The spanning trees of a sparse graph.
+
+        Args:
+            logits: (*B, E), one for each edge; the graph is the same for the whole batch.
+            edge_index: (2, E) node numbers. Loops never race, parallel edges are keys of their own.
+            num_nodes: how many nodes.
+
+        The value is 0/1 over the edges, (*B, E). A sample costs O(E) for sorting and O(E log n) for its log-probability.
+
+        >>> edges = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 3]])
+        >>> SpanningTree.from_edges(torch.tensor([1.0, 2.0, 30.0, 4.0]), edges, num_nodes=4).mode
+        tensor([0., 1., 1., 1.])
+        """
+        self = cls.__new__(cls)
+        self.components = _checked_components(components)
+        if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
+            raise ValueError(f"SpanningTree: edge_index must hold integers of shape (2, E), got {tuple(edge_index.shape)} {edge_index.dtype}")
+        if logits.dim() == 0 or logits.shape[-1] != edge_index.shape[1]:
+            raise ValueError(f"SpanningTree: logits of shape {tuple(logits.shape)} do not fit {edge_index.shape[1]} edges")
+        bad = ((edge_index < 0) | (edge_index >= num_nodes)).any(0).nonzero()
+        if len(bad) > 0:
+            edge = int(bad[0])
+            raise ValueError(f"SpanningTree: edge {edge} = {edge_index[:, edge].tolist()} names a node outside 0..{num_nodes - 1}")
+        self._edges = edge_index
+        self._num_nodes = int(num_nodes)
+        Structure.__init__(self, logits, 1, mask, None, validate_args)
+        return self
+
+    @property
+    def support(self):  # type: ignore[override]
+        if self._edges is not None:
+            return constraints.sparse_forest(self._edges, self._num_nodes, self.components)
+        return constraints.forest(self._node_counts(), self.components)
+
+    def _lay_out(self, key_shape):
+        c = self.components
+        if self._edges is not None:
+            n = self._num_nodes
+            steps = max(n - c, 0)
+            edges = np.ascontiguousarray(self._edges.cpu().numpy().astype(np.int32))
+            geometry = Geometry(SPARSE_TREE, key_shape[0], steps, steps, 0, n, 0, c, edges)
+            return Layout(geometry, key_shape, self.logits.dtype, indicator), torch.zeros((), dtype=torch.int32)
+        n, m = key_shape
+        if n != m:
+            raise ValueError(f"SpanningTree: logits must be square, got {n} x {m}")
+        steps = max(n - c, 0)
+        geometry = Geometry(SPANNING_TREE, n * n, steps, steps, 0, n, 0, c, NO_EDGES)
+        return Layout(geometry, key_shape, self.logits.dtype, _symmetric), self._node_counts()
+
+    def _node_counts(self) -> Tensor:
+        return self._lengths if self._lengths is not None else torch.tensor(self.logits.shape[-1], device=self.logits.device)
+
+    @property
+    def racing(self) -> Tensor:
+        racing = super().racing
+        if self._edges is not None:
+            return racing & (self._edges[0] != self._edges[1])
+        return racing.triu(1)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log P(X), summed over all orders in which its edges can be chosen: 2^edges states. Dense graphs only."""
+        if self._edges is not None:
+            return super().log_prob(value)
+        if self._validate_args:
+            self._validate_sample(value)
+        return spanning_tree_log_prob(*torch.broadcast_tensors(self._x, value))
+
+    def _decide(self, choose: Choose):
+        n = self._num_nodes if self._edges is not None else int(self._node_counts())
+        racing = self.racing.flatten().nonzero().flatten().tolist()
+        ends = {key: self._edges[:, key].tolist() if self._edges is not None else divmod(key, self._keys()[0]) for key in racing}
+        part = list(range(n))
+        winners: list[int] = []
+        while len(winners) < n - self.components:
+            winners.append(choose(racing))
+            u, v = (part[node] for node in ends[winners[-1]])
+            part = [u if p == v else p for p in part]
+            racing = [key for key in racing if part[ends[key][0]] != part[ends[key][1]]]
+        return winners, []
+
+    def _stuck(self) -> str:
+        if self.components > 1:
+            return f"is not a graph of at least {self.components} nodes in at most {self.components} connected parts"
+        return "is not connected: some nodes have no path of racing edges between them (or there is no node at all)"
+
+
+def _checked_components(components: int) -> int:
+    if components < 1:
+        raise ValueError(f"SpanningTree: components must be at least 1, got {components}")
+    return int(components)
+
+
+def _symmetric(trace: Trace) -> Tensor:
+    upper = indicator(trace)
+    return upper + upper.mT

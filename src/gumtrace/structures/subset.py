@@ -1,0 +1,81 @@
+"""Subsets of fixed size: the k first of d racing keys.
+
+    stop:  k keys were chosen        split:  one race of all keys left
+    map:   the winner leaves         combine:  the set of winners
+"""
+
+import torch
+from torch import Tensor
+
+from gumtrace import constraints
+from gumtrace.kernels.kinds import NO_EDGES, SUBSET, Geometry
+from gumtrace.structures.base import Choose, Structure, indicator
+from gumtrace.structures.exact import subset_log_prob
+from gumtrace.traces.trace import Layout
+
+
+class Subset(Structure):
+    """A k-subset of d keys, drawn without replacement with chances proportional to e^logit.
+
+    Args:
+        logits: (*B, d).
+        k: how many, an int or integers (*B,).
+
+    The value is 0/1, (*B, d). A sample costs O(d log k), its log-probability O(d).
+
+    >>> d = Subset(torch.tensor([0.0, 5.0, 5.0, -torch.inf]), k=2)
+    >>> d.mode
+    tensor([0., 1., 1., 0.])
+    >>> trace = d.sample_trace((1000,))
+    >>> bool((trace.value.sum(-1) == 2).all()), bool((trace.value[:, 3] == 0).all())
+    (True, True)
+    """
+
+    def __init__(self, logits: Tensor, k: int | Tensor, *, mask=None, lengths=None, validate_args: bool | None = None):
+        k = torch.as_tensor(k, device=logits.device if torch.is_tensor(logits) else None)
+        if k.is_floating_point() or k.dtype == torch.bool:
+            raise TypeError(f"Subset: k must be an int or an integer tensor, got {k.dtype}")
+        self.k = k
+        super().__init__(logits, 1, mask, lengths, validate_args)
+
+    @property
+    def support(self):  # type: ignore[override]
+        return constraints.subset(self.k)
+
+    def expand(self, batch_shape, _instance=None):
+        new = super().expand(batch_shape, _instance)
+        new.k = self.k.expand(new.batch_shape) if self.k.dim() else self.k
+        return new
+
+    def _lay_out(self, key_shape):
+        (d,) = key_shape
+        if self.k.dim() > 0:
+            try:
+                self.k = self.k.expand(self.batch_shape)
+            except RuntimeError:
+                raise ValueError(f"Subset: k of shape {tuple(self.k.shape)} does not fit batch shape {tuple(self.batch_shape)}") from None
+        low, high = (int(self.k.min()), int(self.k.max())) if self.k.numel() else (0, 0)
+        if low < 0 or high > d:
+            raise ValueError(f"Subset: k must lie between 0 and the number of keys {d}, got {low if low < 0 else high}")
+        geometry = Geometry(SUBSET, d, high, high, 0, d, 0, 0, NO_EDGES)
+        return Layout(geometry, key_shape, self.logits.dtype, indicator), self.k
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log P(S), by quadrature over the time at which the last chosen key came in: exact to the precision of the dtype."""
+        if self._validate_args:
+            self._validate_sample(value)
+        x, chosen = torch.broadcast_tensors(self._x, value > 0.5)
+        possible = ~(chosen & x.isneginf()).any(-1)
+        log_prob = subset_log_prob(x, chosen & ~x.isneginf())
+        return torch.where(possible, log_prob, -torch.inf)
+
+    def _decide(self, choose: Choose):
+        racing = self.racing.nonzero().flatten().tolist()
+        winners: list[int] = []
+        while len(winners) < int(self.k):
+            winners.append(choose(racing))
+            racing = [key for key in racing if key != winners[-1]]
+        return winners, []
+
+    def _stuck(self) -> str:
+        return "has fewer than k keys that race"

@@ -1,0 +1,87 @@
+"""A trace: what an algorithm decided, in as few integers as say it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gumtrace.kernels.kinds import BINARY_TREE, Geometry
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a structure's traces have in common: the kernels' view of an event, and how a trace becomes a value."""
+
+    geometry: Geometry
+    event_shape: torch.Size  # of the keys: logits and G
+    dtype: torch.dtype  # of 0/1 values
+    to_value: Callable[["Trace"], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The decisions of runs of an algorithm: integers only, no autograd state. Leading dimensions are sample + batch.
+
+    A chain (subsets, permutations, matchings, spanning trees) is its winners in order of choice. A binary tree is the parent of each node, an
+    arborescence the winner of each supernode and the cycle it was contracted into.
+    """
+
+    layout: Layout
+    choices: Tensor  # (*S, winner_slots) int32: key that won each decision, -1 for none
+    links: Tensor  # (*S, link_slots) int32
+
+    @property
+    def value(self) -> Tensor:
+        """The structure X."""
+        return self.layout.to_value(self)
+
+    @property
+    def winners(self) -> Tensor:
+        """(*S, decisions) long: the key that won each decision, -1 where there was none."""
+        if self.layout.geometry.kind == BINARY_TREE:
+            nodes = torch.arange(self.links.shape[-1], device=self.links.device)
+            return torch.where(self.links >= -1, nodes, -1)
+        return self.choices.long()
+
+    @property
+    def shape(self) -> torch.Size:
+        """sample + batch."""
+        return self.links.shape[:-1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.links.device
+
+    def equals(self, other: "Trace") -> Tensor:
+        """(*S) bool: the same decisions. Supernodes of an arborescence are numbered by the decisions alone, so there it is the same set."""
+        same = _same_rows(self.choices, other.choices)
+        if self.layout.geometry.kind == BINARY_TREE:
+            same = same & _same_rows(self.links, other.links)
+        return same
+
+    def to(self, device: torch.device | str) -> "Trace":
+        return replace(self, choices=self.choices.to(device), links=self.links.to(device))
+
+    def __getitem__(self, index) -> "Trace":
+        if len(self.shape) == 0:
+            raise IndexError("a single trace cannot be indexed: it has neither sample nor batch dimensions")
+        index = index if isinstance(index, tuple) else (index,)
+        if not any(i is Ellipsis for i in index):
+            index = (*index, ...)
+        return replace(self, choices=self.choices[(*index, slice(None))], links=self.links[(*index, slice(None))])
+
+    def __len__(self) -> int:
+        if len(self.shape) == 0:
+            raise TypeError("a single trace has no length: it has neither sample nor batch dimensions")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"Trace(shape={tuple(self.shape)}, decisions={self.layout.geometry.decisions})"
+
+
+def _same_rows(a: Tensor, b: Tensor) -> Tensor:
+    """Equal last dimensions; where the lengths differ (a user's recursion has no fixed number of decisions) the rest must be -1."""
+    width = max(a.shape[-1], b.shape[-1])
+    a, b = (torch.nn.functional.pad(x, (0, width - x.shape[-1]), value=-1) for x in (a, b))
+    return (a == b).all(-1)
