@@ -2,6 +2,7 @@
 
 from gumtrace.structures.arborescence import Arborescence
 from gumtrace.structures.binary_tree import BinaryTree
+from gumtrace.structures.custom import Custom
 from gumtrace.structures.matching import Matching
 from gumtrace.structures.permutation import Permutation
 from gumtrace.structures.spanning_tree import SpanningTree
@@ -10,4 +11,4 @@ from gumtrace.traces.trace import Trace
 
 __version__ = "0.1.0"
 
-__all__ = ["Arborescence", "BinaryTree", "Matching", "Permutation", "SpanningTree", "Subset", "Trace"]
+__all__ = ["Arborescence", "BinaryTree", "Custom", "Matching", "Permutation", "SpanningTree", "Subset", "Trace"]

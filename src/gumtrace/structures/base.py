@@ -225,8 +225,9 @@ class Structure(Distribution):
     def _check_feasible(self) -> None:
         """No nan among the keys that race, and enough of them for the algorithm to end well."""
         rows = self._rows().detach()
-        self._complain(ops.check_logits(self._layout.geometry, rows))
-        if rows.isneginf().any():
+        status = ops.check_logits(self._layout.geometry, rows)
+        self._complain(status * (status == ops.NOT_A_NUMBER))
+        if status.any():  # some keys are idle: see whether the others are enough
             self._complain(ops.trace(self._layout.geometry, rows, self._row_sizes())[2])
 
     def _complain(self, status: Tensor) -> None:

@@ -13,7 +13,8 @@ import math
 
 import numpy as np
 
-from gumtrace.kernels.cpu.vectors import jit
+from gumtrace.kernels.cpu.order import before
+from gumtrace.kernels.cpu.vectors import exp64, jit
 
 WIDEST = 1300.0
 
@@ -23,19 +24,22 @@ def exponentials(g, e):
     """e = E up to a common factor, or log E where that would overflow (returns True); +inf for keys that do not race."""
     low, high = np.inf, -np.inf
     for k in range(g.size):
-        if g[k] > -np.inf:
-            low = min(low, np.float64(g[k]))
-            high = max(high, np.float64(g[k]))
-    wide = high - low > WIDEST
-    middle = 0.5 * low + 0.5 * high
+        e[k] = g[k]
+        if e[k] > -np.inf:
+            low = min(low, e[k])
+            high = max(high, e[k])
+    if high - low > WIDEST:
+        for k in range(g.size):
+            e[k] = -e[k]
+        return True
+    middle = 0.5 * low + 0.5 * high if low <= high else 0.0
+    for k in range(g.size):
+        e[k] = middle - e[k] if e[k] > -np.inf else 709.0
+    exp64(e, e.size, np.empty(e.size, np.int64))
     for k in range(g.size):
         if not g[k] > -np.inf:
             e[k] = np.inf
-        elif wide:
-            e[k] = -np.float64(g[k])
-        else:
-            e[k] = math.exp(middle - np.float64(g[k]))
-    return wide
+    return False
 
 
 @jit
@@ -46,14 +50,6 @@ def subtract(e, minimum, wide):
     if e <= minimum:
         return -np.inf
     return e + math.log1p(-math.exp(minimum - e))
-
-
-@jit
-def wins(e_a, a, e_b, b, g):
-    """Whether key a of reduced weight e_a beats key b."""
-    if e_a != e_b:
-        return e_a < e_b
-    return g[a] > g[b] or (g[a] == g[b] and a < b)
 
 
 @jit
@@ -118,13 +114,16 @@ def _in_weights(g, n, nodes, root):
 @jit
 def _decide(g, n, nodes, weight, target, winners, minimum, here):
     best = -1
+    least = np.inf
     for u in range(nodes):
-        if weight[u] < np.inf and (best < 0 or wins(weight[u], u * n + target[u], weight[best], best * n + target[best], g)):
+        e = weight[u]
+        if e < least or (e == least and best >= 0 and before(g, u * n + target[u], best * n + target[best])):
             best = u
+            least = e
     if best < 0:
         return False
     winners[here] = best * n + target[best]
-    minimum[here] = weight[best]
+    minimum[here] = least
     return True
 
 
@@ -137,12 +136,11 @@ def _contract(g, n, nodes, weight, target, minimum, wide, cycle, slot, top, link
     for member in cycle:
         links[member] = slot
         for u in range(nodes):
-            if weight[member, u] < np.inf:
-                e = subtract(weight[member, u], minimum[member], wide)
-                key = u * n + target[member, u]
-                if weight[slot, u] == np.inf or wins(e, key, weight[slot, u], u * n + target[slot, u], g):
-                    weight[slot, u] = e
-                    target[slot, u] = target[member, u]
+            e = subtract(weight[member, u], minimum[member], wide)
+            held = weight[slot, u]
+            if e < held or (e == held and e < np.inf and before(g, u * n + target[member, u], u * n + target[slot, u])):
+                weight[slot, u] = e
+                target[slot, u] = target[member, u]
     for u in range(nodes):
         if links[top[u]] == slot:
             top[u] = slot

@@ -9,7 +9,7 @@ Keys that raced in the same decisions are a group. Groups form a forest: a group
 so that rates from e^-10000 to e^10000 live side by side.
 """
 
-import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from gumtrace.kernels.cpu.binary_tree import incidence_binary_tree
 from gumtrace.kernels.cpu.matching import incidence_matching
 from gumtrace.kernels.cpu.spanning_tree import incidence_dense, incidence_sparse
 from gumtrace.kernels.cpu.subset import incidence_subset
-from gumtrace.kernels.cpu.vectors import exp_row, jit
+from gumtrace.kernels.cpu.vectors import exp64, exp_row, integer_row, jit
 
 SUBSET, PERMUTATION, MATCHING = kinds.SUBSET, kinds.PERMUTATION, kinds.MATCHING
 SPANNING_TREE, SPARSE_TREE, ARBORESCENCE = kinds.SPANNING_TREE, kinds.SPARSE_TREE, kinds.ARBORESCENCE
@@ -27,18 +27,10 @@ BINARY_TREE, EXPLICIT = kinds.BINARY_TREE, kinds.EXPLICIT
 
 
 @jit
-def group_capacity(geometry, links):
-    if geometry.kind == ARBORESCENCE:
-        return geometry.n * geometry.n
-    if geometry.kind == EXPLICIT:
-        return (links.shape[1] - geometry.keys) // 2
-    return geometry.decisions
-
-
-@jit
-def incidence(geometry, winners, links, keys, offsets, parent, decision):
+def incidence(s, geometry, winners, links):
     """Lists one item's groups; returns their number."""
     kind = geometry.kind
+    keys, offsets, parent, decision = s.keys, s.offsets, s.parent, s.decision
     if kind == ARBORESCENCE:
         return incidence_arborescence(winners, links, geometry.n, geometry.extra, keys, offsets, parent, decision)
     if kind == BINARY_TREE:
@@ -91,49 +83,110 @@ def winner_of(geometry, winners, links, b):
     return winners[b]
 
 
-@jit
-def add(ref, val, i, r, v):
-    """val[i] e^ref[i] += v e^r."""
-    if v == 0.0 or r == -np.inf:
-        return
-    if r <= ref[i]:
-        val[i] += v * math.exp(r - ref[i])
-    else:
-        val[i] = val[i] * math.exp(ref[i] - r) + v
-        ref[i] = r
+class Workspace(NamedTuple):
+    """What one thread needs to work on an item: its incidence, and numbers by key, group and decision."""
+
+    keys: np.ndarray  # (keys,)
+    offsets: np.ndarray  # (groups + 2,)
+    parent: np.ndarray  # (groups,)
+    decision: np.ndarray  # (groups,)
+    ref: np.ndarray  # (groups,) float64, with val: val e^ref
+    val: np.ndarray
+    top: np.ndarray  # (groups,) float64: the largest exponent so far on the way through the forest
+    weight: np.ndarray  # (3 groups,) float64: factors e^(ref - top), made in one sweep
+    bits: np.ndarray  # (3 groups,) int64
+    d_ref: np.ndarray  # (decisions,) float64
+    d_val: np.ndarray
+    row: np.ndarray  # (keys,) in the dtype of the logits
+    scratch: np.ndarray  # (keys,) integers as wide
 
 
 @jit
-def gather_row(x, keys, offsets, groups, row, ref, scratch):
+def workspace(geometry, links, like):
+    groups = _group_capacity(geometry, links)
+    return Workspace(
+        np.empty(geometry.keys, np.int32),
+        np.empty(groups + 2, np.int32),
+        np.empty(groups, np.int32),
+        np.empty(groups, np.int32),
+        np.empty(groups),
+        np.empty(groups),
+        np.empty(groups),
+        np.empty(3 * groups),
+        np.empty(3 * groups, np.int64),
+        np.empty(geometry.decisions),
+        np.empty(geometry.decisions),
+        np.empty(max(geometry.keys, groups), like.dtype),
+        integer_row(like, max(geometry.keys, groups)),
+    )
+
+
+@jit
+def _group_capacity(geometry, links):
+    if geometry.kind == ARBORESCENCE:
+        return geometry.n * geometry.n
+    if geometry.kind == EXPLICIT:
+        return (links.shape[1] - geometry.keys) // 2
+    return geometry.decisions
+
+
+@jit
+def gather(s, x, groups):
     """row = e^(x - ref) over the listed keys, ref the largest x of each group."""
+    row = s.row
     for g in range(groups):
-        top = -np.inf
-        for i in range(offsets[g], offsets[g + 1]):
-            row[i] = x[keys[i]]
+        top = row.dtype.type(-np.inf)
+        for i in range(s.offsets[g], s.offsets[g + 1]):
+            row[i] = x[s.keys[i]]
             top = max(top, row[i])
-        ref[g] = top
+        s.ref[g] = top
         if top > -np.inf:
-            for i in range(offsets[g], offsets[g + 1]):
-                row[i] -= row.dtype.type(top)
-    exp_row(row, offsets[groups], scratch)
+            for i in range(s.offsets[g], s.offsets[g + 1]):
+                row[i] -= top
+    exp_row(row, s.offsets[groups], s.scratch)
 
 
 @jit
-def up(parent, decision, groups, ref, val, decision_ref, decision_val):
-    """Every group's value goes to its own decision and to all before it. Uses ref and val up."""
-    decision_ref[:] = -np.inf
-    decision_val[:] = 0.0
+def up(s, groups):
+    """Every group's val e^ref goes to its own decision and to all before it: sums in d_val e^d_ref."""
+    parent, decision, weight = s.parent, s.decision, s.weight
+    s.d_ref[:] = -np.inf
+    s.d_val[:] = 0.0
+    s.top[:groups] = s.ref[:groups]
     for g in range(groups - 1, -1, -1):
-        add(decision_ref, decision_val, decision[g], ref[g], val[g])
+        top = s.top[g]
         if parent[g] >= 0:
-            add(ref, val, parent[g], ref[g], val[g])
+            s.top[parent[g]] = max(s.top[parent[g]], top)
+        s.d_ref[decision[g]] = max(s.d_ref[decision[g]], top)
+    for g in range(groups):
+        top = s.top[g]
+        alive = top > -np.inf
+        weight[3 * g] = s.ref[g] - top if alive else -np.inf
+        weight[3 * g + 1] = top - s.d_ref[decision[g]] if alive else -np.inf
+        weight[3 * g + 2] = top - s.top[parent[g]] if alive and parent[g] >= 0 else -np.inf
+    exp64(weight, 3 * groups, s.bits)
+    total = s.top  # no longer needed: now the sums over a group and those after it
+    total[:groups] = 0.0
+    for g in range(groups - 1, -1, -1):
+        total[g] += s.val[g] * weight[3 * g]
+        s.d_val[decision[g]] += total[g] * weight[3 * g + 1]
+        if parent[g] >= 0:
+            total[parent[g]] += total[g] * weight[3 * g + 2]
 
 
 @jit
-def down(parent, decision, groups, decision_ref, decision_val, ref, val):
-    """Every group gets the sum over its own decision and all before it."""
+def down(s, groups):
+    """Every group gets the sum of d_val e^d_ref over its own decision and all before it, in val e^ref."""
+    parent, weight = s.parent, s.weight
     for g in range(groups):
-        p = parent[g]
-        ref[g] = ref[p] if p >= 0 else -np.inf
-        val[g] = val[p] if p >= 0 else 0.0
-        add(ref, val, g, decision_ref[decision[g]], decision_val[decision[g]])
+        before = s.ref[parent[g]] if parent[g] >= 0 else -np.inf
+        own = s.d_ref[s.decision[g]]
+        s.ref[g] = max(before, own)
+        alive = s.ref[g] > -np.inf
+        weight[2 * g] = own - s.ref[g] if alive else -np.inf
+        weight[2 * g + 1] = before - s.ref[g] if alive else -np.inf
+    exp64(weight, 2 * groups, s.bits)
+    for g in range(groups):
+        s.val[g] = s.d_val[s.decision[g]] * weight[2 * g]
+        if parent[g] >= 0:
+            s.val[g] += s.val[parent[g]] * weight[2 * g + 1]

@@ -23,15 +23,19 @@ def trace_matching(g, n, m, winners):
         depth = 0
         while row_free[start]:
             best = -1
+            top = g.dtype.type(-np.inf)
             if depth % 2 == 0:
                 row = walk[depth - 1] // m if depth > 0 else start
-                for k in range(row * m, row * m + m):
-                    if col_free[k - row * m] and g[k] > -np.inf and (best < 0 or g[k] > g[best]):
-                        best = k
+                for col in range(m):
+                    if g[row * m + col] > top and col_free[col]:
+                        best = row * m + col
+                        top = g[best]
             else:
-                for k in range(walk[depth - 1] % m, n * m, m):
-                    if row_free[k // m] and g[k] > -np.inf and (best < 0 or g[k] > g[best]):
-                        best = k
+                col = walk[depth - 1] % m
+                for row in range(n):
+                    if g[row * m + col] > top and row_free[row]:
+                        best = row * m + col
+                        top = g[best]
             if best < 0:
                 break  # no key left in the row it started from: the matching stays partial
             if depth > 0 and best == walk[depth - 1]:

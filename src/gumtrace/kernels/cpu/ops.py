@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gumtrace.kernels.cpu import formula, sampling
-from gumtrace.kernels.cpu.sampling import NOT_A_NUMBER, STUCK  # noqa: F401  (what a status says)
+from gumtrace.kernels.cpu.sampling import NOT_A_NUMBER  # what a status says
 from gumtrace.kernels.cpu.threads import run
 from gumtrace.kernels.kinds import Geometry
 

@@ -11,12 +11,12 @@ from gumtrace.kernels.cpu.binary_tree import trace_binary_tree
 from gumtrace.kernels.cpu.matching import trace_matching
 from gumtrace.kernels.cpu.spanning_tree import trace_dense, trace_sparse
 from gumtrace.kernels.cpu.subset import trace_permutation, trace_subset
-from gumtrace.kernels.cpu.vectors import jit, log_exponential_row
+from gumtrace.kernels.cpu.vectors import integer_row, jit, log_exponential_row
 
 SUBSET, PERMUTATION, MATCHING = kinds.SUBSET, kinds.PERMUTATION, kinds.MATCHING
 SPANNING_TREE, SPARSE_TREE, ARBORESCENCE = kinds.SPANNING_TREE, kinds.SPARSE_TREE, kinds.ARBORESCENCE
 
-OK, STUCK, NOT_A_NUMBER = 0, 1, 2
+OK, STUCK, NOT_A_NUMBER, SOME_IDLE = 0, 1, 2, 3
 
 
 @jit
@@ -29,6 +29,21 @@ def races(geometry, k):
     if geometry.kind == SPARSE_TREE:
         return geometry.edges[0, k] != geometry.edges[1, k]
     return True
+
+
+@jit
+def check_row(geometry, x):
+    """NOT_A_NUMBER for a nan or +inf among the keys that race, else SOME_IDLE where one is -inf."""
+    wrong = 0
+    idle = 0
+    for k in range(geometry.keys):
+        wrong += not x[k] < np.inf
+        idle += x[k] == -np.inf
+    if wrong > 0:
+        for k in range(geometry.keys):
+            if not x[k] < np.inf and races(geometry, k):
+                return NOT_A_NUMBER
+    return SOME_IDLE if idle > 0 else OK
 
 
 @jit
@@ -50,18 +65,22 @@ def perturb_row(geometry, logits, seed, item, g, spare, scratch):
     log_exponential_row(seed, base, g, keys, spare, scratch)
     for k in range(keys):
         g[k] = logits[k] - g[k]
-    if geometry.kind == ARBORESCENCE or geometry.kind == SPARSE_TREE:
+    if geometry.kind == ARBORESCENCE:
+        n = geometry.n
+        for u in range(n):
+            g[u * n + u] = -np.inf
+            g[u * n + geometry.extra] = -np.inf
+    elif geometry.kind == SPARSE_TREE:
         for k in range(keys):
-            if not races(geometry, k):
+            if geometry.edges[0, k] == geometry.edges[1, k]:
                 g[k] = -np.inf
 
 
 @jit
 def trace_row(geometry, g, size, winners, links):
     kind = geometry.kind
-    for k in range(geometry.keys):
-        if not g[k] < np.inf and races(geometry, k):
-            return NOT_A_NUMBER
+    if check_row(geometry, g) == NOT_A_NUMBER:
+        return NOT_A_NUMBER
     if kind == SUBSET:
         done = trace_subset(g, size, winners)
     elif kind == PERMUTATION:
@@ -82,7 +101,7 @@ def trace_row(geometry, g, size, winners, links):
 @jit
 def perturb(start, stop, geometry, logits, seed, g):
     spare = np.empty(geometry.keys, g.dtype)
-    scratch = np.empty(geometry.keys, np.int32)
+    scratch = integer_row(spare, geometry.keys)
     for i in range(start, stop):
         perturb_row(geometry, logits[i % logits.shape[0]], seed, i, g[i], spare, scratch)
 
@@ -98,7 +117,7 @@ def sample(start, stop, geometry, logits, sizes, seed, winners, links, status):
     """`perturb` and `trace` in one: the noise never leaves the cache."""
     g = np.empty(geometry.keys, logits.dtype)
     spare = np.empty(geometry.keys, logits.dtype)
-    scratch = np.empty(geometry.keys, np.int32)
+    scratch = integer_row(spare, geometry.keys)
     for i in range(start, stop):
         perturb_row(geometry, logits[i % logits.shape[0]], seed, i, g, spare, scratch)
         status[i] = trace_row(geometry, g, sizes[i % sizes.size], winners[i], links[i])
@@ -112,10 +131,5 @@ def arborescence_heads(start, stop, geometry, winners, links, head):
 
 @jit
 def check_logits(start, stop, geometry, logits, status):
-    """Marks rows with a nan or +inf among the keys that race."""
     for i in range(start, stop):
-        bad = False
-        for k in range(geometry.keys):
-            if not logits[i, k] < np.inf and races(geometry, k):
-                bad = True
-        status[i] = NOT_A_NUMBER if bad else OK
+        status[i] = check_row(geometry, logits[i])

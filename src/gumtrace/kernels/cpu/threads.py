@@ -6,6 +6,7 @@ Numba's own parallel back end is avoided on purpose: its default layer aborts wh
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import torch
 
@@ -14,16 +15,23 @@ _pool: tuple[int, int, ThreadPoolExecutor] | None = None
 
 
 def run(kernel: Callable, items: int, keys: int, *args) -> None:
-    """kernel(start, stop, *args) over all items, split into a few pieces per thread."""
+    """kernel(start, stop, *args) over all items. The calling thread takes pieces too, so nothing waits for the others to wake up."""
     threads = min(torch.get_num_threads(), items)
     if threads <= 1 or items * keys < SMALL:
         kernel(0, items, *args)
         return
-    pieces = min(items, 4 * threads)  # more than threads: items differ in cost, machines are shared
-    cuts = [items * i // pieces for i in range(pieces + 1)]
-    jobs = [_executor(threads).submit(kernel, a, b, *args) for a, b in zip(cuts, cuts[1:], strict=False)]
-    for job in jobs:
-        job.result()
+    pieces = min(items, 8 * threads)  # more than threads: items differ in cost, machines are shared
+    queue = count()
+
+    def work() -> None:
+        while (piece := next(queue)) < pieces:
+            kernel(items * piece // pieces, items * (piece + 1) // pieces, *args)
+
+    helpers = [_executor(threads).submit(work) for _ in range(threads - 1)]
+    work()
+    for helper in helpers:
+        if not helper.cancel():  # it never started, or it is done or about to be
+            helper.result()
 
 
 def _executor(threads: int) -> ThreadPoolExecutor:

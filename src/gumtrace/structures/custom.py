@@ -1,0 +1,168 @@
+"""Any algorithm that reads noise through argmins only, written as four hooks: the paper's general algorithm over a batch.
+
+    stop, split, map, combine:  the user's
+"""
+
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+
+from gumtrace.kernels.cpu import ops
+from gumtrace.kernels.kinds import EXPLICIT, NO_EDGES, Geometry
+from gumtrace.structures.base import Choose, Structure, every_run, indicator
+from gumtrace.structures.recursion import Algorithm, Run, argmin_of, execute
+from gumtrace.traces import formula
+from gumtrace.traces.trace import Layout, Trace
+
+
+class Custom(Structure):
+    """A structure of one's own: samples, log-probabilities, E | T and all estimators follow from the algorithm's hooks.
+
+    Args:
+        logits: (*B, *event); keys are indices into the flattened event.
+        algorithm: an object with `start`, `stop`, `split`, `map` and optionally `combine`; see `gumtrace.structures.recursion.Algorithm`.
+        event_dim: how many of the last dimensions of logits are the event; by default all of them.
+
+    The value is what `combine` returns, as a tensor; without `combine` it is 0/1 over the keys, 1 = winner. Each item runs in Python: right for
+    any size, fast for none. Keys that do not race are taken out of K before the first step.
+
+    >>> class First:  # the first key to arrive, as a categorical variable
+    ...     def start(self):
+    ...         return range(3), None
+    ...     def stop(self, K, R):
+    ...         return not K
+    ...     def split(self, K, R):
+    ...         return [K]
+    ...     def map(self, K, R, winners):
+    ...         return [], None
+    >>> d = Custom(torch.tensor([0.0, 3.0, 1.0]), First())
+    >>> d.mode
+    tensor([0., 1., 0.])
+    >>> torch.allclose(d.trace_log_prob(d.enumerate_traces()), d.logits.log_softmax(-1))
+    True
+    """
+
+    def __init__(self, logits: Tensor, algorithm: Algorithm, *, event_dim: int | None = None, mask=None, lengths=None, validate_args=None):
+        for hook in ("start", "stop", "split", "map"):
+            if not callable(getattr(algorithm, hook, None)):
+                raise TypeError(f"Custom: the algorithm {type(algorithm).__name__} has no method {hook}")
+        self.algorithm = algorithm
+        event_dim = event_dim if event_dim is not None or not torch.is_tensor(logits) else logits.dim()
+        super().__init__(logits, event_dim or 0, mask, lengths, validate_args)
+
+    @property
+    def support(self):  # type: ignore[override]
+        if self._combines:
+            raise NotImplementedError("Custom: only the algorithm knows which values its combine can give")
+        return constraints.independent(constraints.boolean, self._key_dim)
+
+    @property
+    def _combines(self) -> bool:
+        return callable(getattr(self.algorithm, "combine", None))
+
+    def _value_shape(self, key_shape):
+        if not self._combines:
+            return key_shape
+        rows = self._x.detach().reshape(-1, max(key_shape.numel(), 1))
+        first = rows[0] if len(rows) else torch.zeros(key_shape.numel())
+        return torch.as_tensor(self._run(_noise(first)).value(self.algorithm)).shape
+
+    def _lay_out(self, key_shape):
+        geometry = Geometry(EXPLICIT, key_shape.numel(), 0, 0, 0, 0, 0, 0, NO_EDGES)
+        to_value = partial(_combined, algorithm=self.algorithm) if self._combines else indicator
+        return Layout(geometry, key_shape, self.logits.dtype, to_value), torch.zeros((), dtype=torch.int32)
+
+    def _check_feasible(self) -> None:
+        status = ops.check_logits(self._layout.geometry, self._rows().detach())
+        self._complain(status * (status == ops.NOT_A_NUMBER))
+        start = {int(key) for key in self.algorithm.start()[0]}
+        if strange := start - set(range(self._layout.geometry.keys)):
+            raise ValueError(f"Custom: start() names key {min(strange)}, but the event has {self._layout.geometry.keys} keys")
+        if self.batch_shape.numel() > 0:
+            self._run(_noise(self._rows()[0]))
+
+    def _run(self, noise: np.ndarray) -> Run:
+        racing = set(np.flatnonzero(noise > -np.inf).tolist())
+        return execute(self.algorithm, racing, argmin_of(noise))
+
+    @torch.no_grad()
+    def sample_trace(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Trace:
+        shape, items = self._items(sample_shape)
+        return self._trace_rows(ops.perturb(self._layout.geometry, self._rows(), items, generator), shape)
+
+    def _trace_rows(self, rows: Tensor, shape: torch.Size) -> Trace:
+        status = ops.check_logits(self._layout.geometry, rows)
+        self._complain(status * (status == ops.NOT_A_NUMBER))
+        return self._pack([self._run(_noise(row)) for row in rows], shape)
+
+    def conditional(self, trace: Trace, *, generator: torch.Generator | None = None) -> Tensor:
+        """G given the trace. An algorithm may subtract in any way, so each draw is run again, and those that lost their trace are redrawn."""
+        g = super().conditional(trace, generator=generator)
+        for _ in range(ops.ATTEMPTS):
+            broken = ~self.trace(g).equals(trace)
+            if not broken.any():
+                break
+            anew = super().conditional(trace, generator=generator)
+            g = torch.where(broken[(..., *[None] * self._key_dim)], anew, g)
+        return g
+
+    def decision_log_totals(self, trace: Trace) -> Tensor:
+        return formula.decision_log_totals(self._rows(), trace).reshape(*trace.shape, trace.layout.geometry.decisions)
+
+    def enumerate_traces(self) -> Trace:
+        if self.batch_shape:
+            raise ValueError(f"Custom.enumerate_traces works on one item, this batch has shape {tuple(self.batch_shape)}")
+        racing = set(self.racing.flatten().nonzero().flatten().tolist())
+
+        def decide(choose: Choose) -> tuple[Run]:
+            return (execute(self.algorithm, racing, lambda part: choose(sorted(part))),)
+
+        runs = [run for (run,) in every_run(decide)]
+        return self._pack(runs, torch.Size([len(runs)]))
+
+    def _pack(self, runs: list[Run], shape: torch.Size) -> Trace:
+        """Runs differ in their numbers of decisions and groups: short ones are filled up with -1."""
+        keys = self._layout.geometry.keys
+        decisions = max((len(run.winners) for run in runs), default=0)
+        groups = max((len(run.parents) for run in runs), default=0)
+        winners = np.full((len(runs), decisions), -1, np.int32)
+        links = np.full((len(runs), keys + 2 * groups), -1, np.int32)
+        links[:, :keys] = -2  # does not race
+        for i, run in enumerate(runs):
+            winners[i, : len(run.winners)] = run.winners
+            links[i, list(run.group)] = list(run.group.values())
+            links[i, keys : keys + len(run.parents)] = run.parents
+            links[i, keys + groups : keys + groups + len(run.decisions)] = run.decisions
+        geometry = self._layout.geometry._replace(decisions=decisions, winner_slots=decisions, link_slots=links.shape[1])
+        layout = Layout(geometry, self._layout.event_shape, self._layout.dtype, self._layout.to_value)
+        device = self._x.device
+        return Trace(
+            layout,
+            torch.from_numpy(winners).reshape(*shape, decisions).to(device),
+            torch.from_numpy(links).reshape(*shape, links.shape[1]).to(device),
+        )
+
+    def _stuck(self) -> str:
+        return "cannot be completed"
+
+
+def _noise(row: Tensor) -> np.ndarray:
+    return row.detach().cpu().contiguous().numpy()
+
+
+def _combined(trace: Trace, algorithm) -> Tensor:
+    """The values of a batch of runs, by running the algorithm along the recorded winners."""
+    keys, items = trace.layout.geometry.keys, trace.shape.numel()
+    values = []
+    for winners, links in zip(
+        trace.choices.reshape(items, -1).tolist(), trace.links.reshape(items, -1)[:, :keys].tolist(), strict=True
+    ):
+        replay = iter(winners)
+        racing = {key for key, group in enumerate(links) if group > -2}
+        run = execute(algorithm, racing, lambda part, replay=replay: next(replay))
+        values.append(torch.as_tensor(run.value(algorithm)))
+    stacked = torch.stack(values) if values else torch.empty(0)
+    return stacked.reshape(*trace.shape, *stacked.shape[1:]).to(trace.device)

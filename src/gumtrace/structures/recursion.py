@@ -1,0 +1,135 @@
+"""The paper's general algorithm (its Alg. 2), literally: the slow and obviously right path that every fast one is held against.
+
+    until stop(K, R):  split K into P_1 .. P_m;  T_i = argmin of E over P_i;  E_j -= E[T_i] for j in P_i;  K, R = map(K, R, T)
+    and then X = combine(X, K, R, T), from the last call back to the first
+
+It is written as a loop, so that depth is no limit, and refuses an algorithm that breaks the invariant on which the probabilities rest.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from gumtrace.kernels.cpu.arborescence import exponentials, subtract
+
+
+class Algorithm(Protocol):
+    """What `Custom` asks of an algorithm. Keys are indices into the flattened event; a set of keys may be any iterable of them.
+
+    It may also have `combine(X, K, R, winners) -> X`, which builds the value from the inside out: X is None at the bottom.
+    Without it the value is 0/1 over the keys, 1 = winner.
+    """
+
+    def start(self) -> tuple[Iterable[int], Any]:
+        """The keys K that race, and the auxiliary value R."""
+        ...
+
+    def stop(self, K: frozenset[int], R: Any) -> bool:
+        """Whether nothing is left to decide."""
+        ...
+
+    def split(self, K: frozenset[int], R: Any) -> Sequence[Iterable[int]]:
+        """A partition of K; each part is one race."""
+        ...
+
+    def map(self, K: frozenset[int], R: Any, winners: list[int | None]) -> tuple[Iterable[int], Any]:
+        """The keys that stay, fewer than K, and the new R. winners[i] won part i, None if that was empty."""
+        ...
+
+
+@dataclass
+class Run:
+    """One run: its decisions, and the forest of groups of keys that were in the same ones."""
+
+    group: dict[int, int]  # of every key that raced: -1 while it was in no decision
+    winners: list[int] = field(default_factory=list)  # of the decisions, in order
+    parents: list[int] = field(default_factory=list)  # group -> group it extends
+    decisions: list[int] = field(default_factory=list)  # group -> decision it adds
+    frames: list[tuple[frozenset[int], Any, list[int | None]]] = field(default_factory=list)  # the calls, outermost first
+
+    def decide(self, members: frozenset[int], winner: int) -> None:
+        extended: dict[int, int] = {}
+        for key in sorted(members):
+            old = self.group[key]
+            if old not in extended:
+                extended[old] = len(self.parents)
+                self.parents.append(old)
+                self.decisions.append(len(self.winners))
+            self.group[key] = extended[old]
+        self.winners.append(winner)
+
+    def value(self, algorithm: Any) -> Any:
+        value = None
+        for K, R, winners in reversed(self.frames):
+            value = algorithm.combine(value, K, R, winners)
+        return value
+
+
+def execute(algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[int]], int]) -> Run:
+    """Run the algorithm on the keys that race, with `choose` for the argmin of a part."""
+    K, R = algorithm.start()
+    K = _key_set(K, "start() returned") & racing
+    run = Run(dict.fromkeys(sorted(K), -1))
+    won: set[int] = set()
+    step = 0
+    while not algorithm.stop(K, R):
+        parts = [_key_set(part, f"step {step}: split returned") for part in algorithm.split(K, R)]
+        _check_partition(parts, K, step)
+        winners: list[int | None] = []
+        for part in parts:
+            settled = part & won  # a key that won before is at zero already: no decision
+            if not part:
+                winners.append(None)
+            elif settled:
+                winners.append(min(settled))
+            else:
+                winner = choose(part)
+                run.decide(part, winner)
+                won.add(winner)
+                winners.append(winner)
+        run.frames.append((K, R, winners))
+        smaller, R = algorithm.map(K, R, list(winners))
+        smaller = _key_set(smaller, f"step {step}: map returned")
+        if not smaller <= K:
+            raise ValueError(f"step {step}: map returned key {min(smaller - K)}, which was not among the keys before")
+        if smaller == K:
+            raise ValueError(f"step {step}: map must drop at least one key, but all {len(K)} stayed (key {min(K, default=None)} among them)")
+        K = smaller
+        step += 1
+    return run
+
+
+def argmin_of(noise: np.ndarray) -> Callable[[frozenset[int]], int]:
+    """The argmin of E = e^-G over a part, which is then subtracted from it. Ties go to the larger G, then to the smaller key."""
+    e = np.empty(noise.size)
+    wide = exponentials(noise, e)
+
+    def choose(part: frozenset[int]) -> int:
+        winner = min(part, key=lambda k: (e[k], -noise[k], k))
+        least = e[winner]
+        for key in part:
+            e[key] = subtract(e[key], least, wide)
+        return winner
+
+    return choose
+
+
+def _key_set(keys: Iterable[int], what: str) -> frozenset[int]:
+    try:
+        return frozenset(int(key) for key in keys)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} {keys!r}, which is not a set of integer keys") from None
+
+
+def _check_partition(parts: list[frozenset[int]], K: frozenset[int], step: int) -> None:
+    seen: set[int] = set()
+    for part in parts:
+        if overlap := part & seen:
+            raise ValueError(f"step {step}: split put key {min(overlap)} into two parts")
+        seen |= part
+    if strange := seen - K:
+        raise ValueError(f"step {step}: split returned key {min(strange)}, which is not among the keys left")
+    if lost := K - seen:
+        raise ValueError(f"step {step}: split left out key {min(lost)}")
