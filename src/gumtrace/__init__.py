@@ -1,5 +1,6 @@
 """gumtrace: discrete latent structures that are the output of an algorithm run on exponential noise."""
 
+from gumtrace.kernels import backends
 from gumtrace.structures.arborescence import Arborescence
 from gumtrace.structures.binary_tree import BinaryTree
 from gumtrace.structures.custom import Custom
@@ -11,4 +12,14 @@ from gumtrace.traces.trace import Trace
 
 __version__ = "0.1.0"
 
-__all__ = ["Arborescence", "BinaryTree", "Custom", "Matching", "Permutation", "SpanningTree", "Subset", "Trace"]
+__all__ = [
+    "Arborescence",
+    "BinaryTree",
+    "Custom",
+    "Matching",
+    "Permutation",
+    "SpanningTree",
+    "Subset",
+    "Trace",
+    "backends",
+]

@@ -82,7 +82,12 @@ class forest(_Event):
         symmetric = (value == value.mT).flatten(-2).all(-1) & (value.diagonal(dim1=-2, dim2=-1) == 0).all(-1)
         edges = value.flatten(-2).sum(-1) / 2
         parts = _parts(value) - (value.shape[-1] - self.nodes)  # padding counts as parts of its own
-        return _binary(value).flatten(-2).all(-1) & symmetric & (edges == self.nodes - self.components) & (parts == self.components)
+        return (
+            _binary(value).flatten(-2).all(-1)
+            & symmetric
+            & (edges == self.nodes - self.components)
+            & (parts == self.components)
+        )
 
 
 class sparse_forest(_Event):
@@ -95,7 +100,9 @@ class sparse_forest(_Event):
     def check(self, value: Tensor) -> Tensor:
         right = _binary(value).all(-1) & (value.sum(-1) == self.nodes - self.components)
         flat = value.reshape(-1, value.shape[-1])
-        acyclic = torch.tensor([_acyclic(self.edges[:, row > 0.5].tolist(), self.nodes) for row in flat], dtype=torch.bool)
+        acyclic = torch.tensor(
+            [_acyclic(self.edges[:, row > 0.5].tolist(), self.nodes) for row in flat], dtype=torch.bool
+        )
         return right & acyclic.reshape(right.shape).to(right.device)
 
 

@@ -7,7 +7,8 @@ from torch import Tensor
 
 
 class MaximalIndependentSet:
-    """A random maximal independent set: the first node to win enters, its neighbours leave, and so on until no node is left.
+    """A random maximal independent set: the first node to win enters, its neighbours leave, and so on until no node
+    is left.
 
     Args:
         adjacency: (n, n), nonzero where two nodes are neighbours.
@@ -39,13 +40,14 @@ class MaximalIndependentSet:
 
 
 class CentreClustering:
-    """A random clustering of a graph: in every connected part of what is left one node becomes a centre and takes its neighbours with it.
+    """A random clustering of a graph: in every connected part of what is left one node becomes a centre and takes its
+    neighbours with it.
 
     Args:
         adjacency: (n, n), nonzero where two nodes are close enough to share a cluster.
 
-    The keys are the nodes; the value is the centre of each node's cluster, -1 for nodes that do not race. All parts race at once: this is what
-    `split` is for, and decisions in different parts are independent.
+    The keys are the nodes; the value is the centre of each node's cluster, -1 for nodes that do not race. All parts
+    race at once: this is what `split` is for, and decisions in different parts are independent.
 
     >>> import gumtrace as gt
     >>> path = torch.tensor([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]])

@@ -9,7 +9,8 @@ NO_EDGES = np.empty((2, 0), np.int32)
 
 
 class Geometry(NamedTuple):
-    """The event of one item, as the kernels see it: `keys` flat keys; n, m and `extra` mean what the kind says they mean."""
+    """The event of one item, as the kernels see it: `keys` flat keys; n, m and `extra` mean what the kind says they
+    mean."""
 
     kind: int
     keys: int

@@ -1,7 +1,8 @@
 """Arborescences: trees directed away from a root, by the Chu-Liu-Edmonds algorithm.
 
-    stop:  the best in-edges of all supernodes form a tree   split:  one race at each supernode, of the edges that enter it
-    map:   a cycle becomes a supernode, its inner edges leave combine:  open the cycle again, drop the edge that enters twice
+stop:  the best in-edges of all supernodes form a tree   split:  one race at each supernode, of the edges that enter it
+map:   a cycle becomes a supernode, its inner edges leave combine:  open the cycle again, drop the edge that enters
+twice
 """
 
 import torch
@@ -21,8 +22,8 @@ class Arborescence(Structure):
         logits: (*B, n, n), logits[..., u, v] of the edge u -> v; the diagonal and the column of the root are not read.
         root: the node it grows from.
 
-    The value is 0/1, (*B, n, n), value[..., u, v] = 1 for the edge u -> v. Its decisions are the winners at the n - 1 nodes and at every contracted
-    cycle. A sample costs O(n²), its log-probability as much.
+    The value is 0/1, (*B, n, n), value[..., u, v] = 1 for the edge u -> v. Its decisions are the winners at the n - 1
+    nodes and at every contracted cycle. A sample costs O(n²), its log-probability as much.
 
     >>> d = Arborescence(torch.tensor([[0.0, 1.0, 9.0], [0.0, 0.0, 0.0], [0.0, 9.0, 0.0]]))
     >>> d.mode
@@ -47,13 +48,19 @@ class Arborescence(Structure):
             raise ValueError(f"Arborescence: root {self.root} is not one of the {n} nodes")
         if self._lengths is not None and (short := (self._lengths <= self.root) & (self._lengths > 0)).any():
             item = tuple(short.nonzero()[0].tolist())
-            raise ValueError(f"Arborescence: root {self.root} is not one of the {self._lengths[item]} nodes of item {item}")
+            raise ValueError(
+                f"Arborescence: root {self.root} is not one of the {self._lengths[item]} nodes of item {item}"
+            )
         slots = max(n, 2 * n - 2)  # the nodes, and at most n - 2 cycles
         geometry = Geometry(ARBORESCENCE, n * n, slots, slots, slots, n, 0, self.root, NO_EDGES)
         return Layout(geometry, key_shape, self.logits.dtype, _adjacency), self._node_counts()
 
     def _node_counts(self) -> Tensor:
-        return self._lengths if self._lengths is not None else torch.tensor(self.logits.shape[-1], device=self.logits.device)
+        return (
+            self._lengths
+            if self._lengths is not None
+            else torch.tensor(self.logits.shape[-1], device=self.logits.device)
+        )
 
     @property
     def racing(self) -> Tensor:
@@ -75,7 +82,9 @@ class Arborescence(Structure):
             while here not in done:
                 if here not in path:
                     path.append(here)
-                    winners[here] = choose([u * n + v for u, v in edges if v in members[here] and u not in members[here]])
+                    winners[here] = choose(
+                        [u * n + v for u, v in edges if v in members[here] and u not in members[here]]
+                    )
                 source = _around(winners[here] // n, links)
                 if source in done:
                     done.update(path)
@@ -104,6 +113,8 @@ def _adjacency(trace: Trace) -> Tensor:
     geometry, items = trace.layout.geometry, trace.shape.numel()
     head = ops.arborescence_heads(geometry, trace.choices.reshape(items, -1), trace.links.reshape(items, -1)).long()
     n = geometry.n
-    value = torch.zeros(items, n + 1, n, dtype=trace.layout.dtype, device=trace.device)  # the last row is for nodes without an edge
+    value = torch.zeros(
+        items, n + 1, n, dtype=trace.layout.dtype, device=trace.device
+    )  # the last row is for nodes without an edge
     value.scatter_(1, torch.where(head < 0, n, head)[:, None, :], 1)
     return value[:, :n].reshape(*trace.shape, n, n)

@@ -1,4 +1,5 @@
-"""What all structures share: masks and ragged batches, shapes, noise, traces, log-probabilities, conditionals, validation."""
+"""What all structures share: masks and ragged batches, shapes, noise, traces, log-probabilities, conditionals,
+validation."""
 
 from collections.abc import Callable, Iterator
 
@@ -19,11 +20,10 @@ class Structure(Distribution):
     Args common to all structures:
         logits: log λ of every key; a higher one wins earlier. -inf: the key does not race.
         mask: bool, the shape of logits: keys that may race.
-        lengths: integers (*B,): node or token counts of ragged items; what is behind them is padding and may hold anything.
-        validate_args: check logits and masks now and values later, as torch.distributions does.
+        lengths: integers (*B,): node or token counts of ragged items; what is behind them is padding and may hold
+        anything. validate_args: check logits and masks now and values later, as torch.distributions does.
     """
 
-    arg_constraints = {}  # noqa: RUF012  (torch's own style); logits are checked here, with errors that name the item
     has_rsample = False
 
     def __init__(self, logits: Tensor, event_dim: int, mask=None, lengths=None, validate_args: bool | None = None):
@@ -46,27 +46,34 @@ class Structure(Distribution):
         if self._validate_args:
             self._check_feasible()
 
-    # What a structure says of itself -----------------------------------------------------------------------------------------------------
+    @property
+    def arg_constraints(self) -> dict:
+        """None for torch to check: padding may hold anything, and the errors here name the item."""
+        return {}
+
+    # What a structure says of itself ---------------------------------------------------------------
 
     def _value_shape(self, key_shape: torch.Size) -> torch.Size:
         return key_shape
 
     def _lay_out(self, key_shape: torch.Size) -> tuple[Layout, Tensor]:
-        """The layout of traces, and the size of each item that its kernel needs (k, or a number of nodes), (*B,) or ()."""
+        """The layout of traces, and the size of each item that its kernel needs (k, or a number of nodes), (*B,) or
+        ()."""
         raise NotImplementedError
 
     def _decide(self, choose: Choose) -> tuple[list[int], list[int]]:
-        """Run the algorithm of an unbatched item with `choose` in place of the argmin; returns winners and links. For enumeration."""
+        """Run the algorithm of an unbatched item with `choose` in place of the argmin; returns winners and links. For
+        enumeration."""
         raise NotImplementedError
 
     def _stuck(self) -> str:
         """What it means that the algorithm of an item cannot be completed."""
         raise NotImplementedError
 
-    # Shapes ------------------------------------------------------------------------------------------------------------------------------
+    # Shapes ----------------------------------------------------------------------------------------
 
     def expand(self, batch_shape, _instance=None):
-        new = self._get_checked_instance(type(self), _instance)
+        new: Structure = self._get_checked_instance(type(self), _instance)  # type: ignore[assignment]
         new.__dict__.update(self.__dict__)
         new._batch_shape = torch.Size(batch_shape)
         key_shape = self._x.shape[len(self.batch_shape) :]
@@ -91,7 +98,7 @@ class Structure(Distribution):
     def _keys(self) -> torch.Size:
         return self._layout.event_shape
 
-    # Sampling ----------------------------------------------------------------------------------------------------------------------------
+    # Sampling --------------------------------------------------------------------------------------
 
     def perturb(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Tensor:
         """Perturbed logits G = logits + Gumbel(0, 1), sample + batch + keys; gradients flow to the logits."""
@@ -134,9 +141,11 @@ class Structure(Distribution):
         if status.any():
             self._complain(status)
         geometry = self._layout.geometry
-        return Trace(self._layout, winners.reshape(*shape, geometry.winner_slots), links.reshape(*shape, geometry.link_slots))
+        return Trace(
+            self._layout, winners.reshape(*shape, geometry.winner_slots), links.reshape(*shape, geometry.link_slots)
+        )
 
-    # Log-probabilities -------------------------------------------------------------------------------------------------------------------
+    # Log-probabilities -----------------------------------------------------------------------------
 
     def trace_log_prob(self, trace: Trace) -> Tensor:
         """log P(T), sample + batch."""
@@ -168,12 +177,15 @@ class Structure(Distribution):
         """(*B, *keys) bool: the keys that race."""
         return self._x.detach() > -torch.inf
 
-    # Enumeration -------------------------------------------------------------------------------------------------------------------------
+    # Enumeration -----------------------------------------------------------------------------------
 
     def enumerate_traces(self) -> Trace:
-        """Every trace of an unbatched distribution, stacked in the leading dimension. The number grows like a factorial."""
+        """Every trace of an unbatched distribution, stacked in the leading dimension. The number grows like a
+        factorial."""
         if self.batch_shape:
-            raise ValueError(f"{type(self).__name__}.enumerate_traces works on one item, this batch has shape {tuple(self.batch_shape)}")
+            raise ValueError(
+                f"{type(self).__name__}.enumerate_traces works on one item, this batch is {tuple(self.batch_shape)}"
+            )
         runs = list(every_run(self._decide))
         geometry, device = self._layout.geometry, self._x.device
         winners = torch.full((len(runs), geometry.winner_slots), -1, dtype=torch.int32)
@@ -183,7 +195,7 @@ class Structure(Distribution):
             links[i, : len(link)] = torch.tensor(link, dtype=torch.int32)
         return Trace(self._layout, winners.to(device), links.to(device))
 
-    # Validation --------------------------------------------------------------------------------------------------------------------------
+    # Validation ------------------------------------------------------------------------------------
 
     def _read_mask(self, mask) -> Tensor | None:
         if mask is None:
@@ -192,7 +204,7 @@ class Structure(Distribution):
             raise TypeError(f"{type(self).__name__}: mask must be a bool tensor, got {_kind_of(mask)}")
         if not _broadcasts(mask.shape, self.logits.shape):
             raise ValueError(
-                f"{type(self).__name__}: mask of shape {tuple(mask.shape)} does not fit logits of shape {tuple(self.logits.shape)}"
+                f"{type(self).__name__}: mask {tuple(mask.shape)} does not fit logits {tuple(self.logits.shape)}"
             )
         return mask
 
@@ -204,12 +216,16 @@ class Structure(Distribution):
         if lengths.is_floating_point() or lengths.dtype == torch.bool:
             raise TypeError(f"{name}: lengths must be integers, got {lengths.dtype}")
         if not _broadcasts(lengths.shape, batch_shape):
-            raise ValueError(f"{name}: lengths of shape {tuple(lengths.shape)} do not fit batch shape {tuple(batch_shape)}")
+            raise ValueError(
+                f"{name}: lengths of shape {tuple(lengths.shape)} do not fit batch shape {tuple(batch_shape)}"
+            )
         lengths = lengths.expand(batch_shape)
         bad = (lengths < 0) | (lengths > min(key_shape, default=0))
         if bad.any():
             item = _first(bad)
-            raise ValueError(f"{name}: lengths[{_index(item)}] = {lengths[item]} is not between 0 and {min(key_shape, default=0)}")
+            raise ValueError(
+                f"{name}: lengths[{_index(item)}] = {lengths[item]} is not between 0 and {min(key_shape, default=0)}"
+            )
         return lengths
 
     def _inside(self, key_shape: torch.Size) -> Tensor | None:
@@ -243,23 +259,35 @@ class Structure(Distribution):
     def _check_noise(self, noise: Tensor) -> torch.Size:
         want = self.batch_shape + self._keys()
         if noise.shape[noise.dim() - len(want) :] != want:
-            raise ValueError(f"{type(self).__name__}: noise of shape {tuple(noise.shape)} does not end in batch + keys = {tuple(want)}")
+            raise ValueError(
+                f"{type(self).__name__}: noise {tuple(noise.shape)} does not end in batch + keys = {tuple(want)}"
+            )
         return noise.shape[: noise.dim() - len(self._keys())]
 
     def _check_trace(self, trace: Trace) -> None:
         name, batch = type(self).__name__, self.batch_shape
         ours, theirs = self._layout.geometry, trace.layout.geometry
-        if (ours.kind, ours.keys, ours.n, ours.m, ours.extra) != (theirs.kind, theirs.keys, theirs.n, theirs.m, theirs.extra):
+        if (ours.kind, ours.keys, ours.n, ours.m, ours.extra) != (
+            theirs.kind,
+            theirs.keys,
+            theirs.n,
+            theirs.m,
+            theirs.extra,
+        ):
             raise ValueError(f"{name}: the trace belongs to another structure or size")
         if trace.shape[len(trace.shape) - len(batch) :] != batch:
-            raise ValueError(f"{name}: a trace of shape {tuple(trace.shape)} does not end in the batch shape {tuple(batch)}")
+            raise ValueError(
+                f"{name}: a trace of shape {tuple(trace.shape)} does not end in the batch shape {tuple(batch)}"
+            )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)}, dtype={self.logits.dtype})"
+        shapes = f"batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)}"
+        return f"{type(self).__name__}({shapes}, dtype={self.logits.dtype})"
 
 
 def every_run(decide: Callable[[Choose], tuple]) -> Iterator[tuple]:
-    """Runs `decide` once for every sequence of choices, by replaying it with the last choice that can still be raised by one."""
+    """Runs `decide` once for every sequence of choices, by replaying it with the last choice that can still be raised
+    by one."""
     path: list[list[int]] = []  # [choice, number of choices] of each decision so far
     while True:
         position = 0
@@ -284,7 +312,9 @@ def indicator(trace: Trace) -> Tensor:
     layout = trace.layout
     keys = layout.geometry.keys
     winners = trace.winners
-    value = torch.zeros(*trace.shape, keys + 1, dtype=layout.dtype, device=trace.device)  # the last bin is for no decision
+    value = torch.zeros(
+        *trace.shape, keys + 1, dtype=layout.dtype, device=trace.device
+    )  # the last bin is for no decision
     value.scatter_(-1, torch.where(winners < 0, keys, winners), 1)
     return value[..., :keys].reshape(*trace.shape, *layout.event_shape)
 

@@ -1,7 +1,7 @@
 """Binary trees over a sequence: the first token to win is the root, and each side of it is a tree of its own.
 
-    stop:  no token is left                  split:  one race in each gap between the tokens placed so far
-    map:   the winners split their gaps      combine:  winners point to the winner whose gap they split
+stop:  no token is left                  split:  one race in each gap between the tokens placed so far
+map:   the winners split their gaps      combine:  winners point to the winner whose gap they split
 """
 
 import torch
@@ -19,8 +19,8 @@ class BinaryTree(Structure):
     Args:
         logits: (*B, n); a higher one is nearer to the root.
 
-    The value is long (*B, n): the parent of each token, -1 for the root, -2 for tokens that do not race. The trace is the value, so `log_prob` is
-    exact. A sample costs O(n), its log-probability as much.
+    The value is long (*B, n): the parent of each token, -1 for the root, -2 for tokens that do not race. The trace is
+    the value, so `log_prob` is exact. A sample costs O(n), its log-probability as much.
 
     >>> d = BinaryTree(torch.tensor([0.0, 9.0, -9.0, 5.0]))
     >>> d.mode

@@ -1,6 +1,7 @@
-"""Any algorithm that reads noise through argmins only, written as four hooks: the paper's general algorithm over a batch.
+"""Any algorithm that reads noise through argmins only, written as four hooks: the paper's general algorithm over a
+batch.
 
-    stop, split, map, combine:  the user's
+stop, split, map, combine:  the user's
 """
 
 from functools import partial
@@ -23,11 +24,12 @@ class Custom(Structure):
 
     Args:
         logits: (*B, *event); keys are indices into the flattened event.
-        algorithm: an object with `start`, `stop`, `split`, `map` and optionally `combine`; see `gumtrace.structures.recursion.Algorithm`.
-        event_dim: how many of the last dimensions of logits are the event; by default all of them.
+        algorithm: an object with `start`, `stop`, `split`, `map` and optionally `combine`; see
+        `gumtrace.structures.recursion.Algorithm`. event_dim: how many of the last dimensions of logits are the event;
+        by default all of them.
 
-    The value is what `combine` returns, as a tensor; without `combine` it is 0/1 over the keys, 1 = winner. Each item runs in Python: right for
-    any size, fast for none. Keys that do not race are taken out of K before the first step.
+    The value is what `combine` returns, as a tensor; without `combine` it is 0/1 over the keys, 1 = winner. Each item
+    runs in Python: right for any size, fast for none. Keys that do not race are taken out of K before the first step.
 
     >>> class First:  # the first key to arrive, as a categorical variable
     ...     def start(self):
@@ -45,7 +47,16 @@ class Custom(Structure):
     True
     """
 
-    def __init__(self, logits: Tensor, algorithm: Algorithm, *, event_dim: int | None = None, mask=None, lengths=None, validate_args=None):
+    def __init__(
+        self,
+        logits: Tensor,
+        algorithm: Algorithm,
+        *,
+        event_dim: int | None = None,
+        mask=None,
+        lengths=None,
+        validate_args=None,
+    ):
         for hook in ("start", "stop", "split", "map"):
             if not callable(getattr(algorithm, hook, None)):
                 raise TypeError(f"Custom: the algorithm {type(algorithm).__name__} has no method {hook}")
@@ -80,7 +91,9 @@ class Custom(Structure):
         self._complain(status * (status == ops.NOT_A_NUMBER))
         start = {int(key) for key in self.algorithm.start()[0]}
         if strange := start - set(range(self._layout.geometry.keys)):
-            raise ValueError(f"Custom: start() names key {min(strange)}, but the event has {self._layout.geometry.keys} keys")
+            raise ValueError(
+                f"Custom: start() names key {min(strange)}, but the event has {self._layout.geometry.keys} keys"
+            )
         if self.batch_shape.numel() > 0:
             self._run(_noise(self._rows()[0]))
 
@@ -99,7 +112,8 @@ class Custom(Structure):
         return self._pack([self._run(_noise(row)) for row in rows], shape)
 
     def conditional(self, trace: Trace, *, generator: torch.Generator | None = None) -> Tensor:
-        """G given the trace. An algorithm may subtract in any way, so each draw is run again, and those that lost their trace are redrawn."""
+        """G given the trace. An algorithm may subtract in any way, so each draw is run again, and those that lost
+        their trace are redrawn."""
         g = super().conditional(trace, generator=generator)
         for _ in range(ops.ATTEMPTS):
             broken = ~self.trace(g).equals(trace)
@@ -114,7 +128,9 @@ class Custom(Structure):
 
     def enumerate_traces(self) -> Trace:
         if self.batch_shape:
-            raise ValueError(f"Custom.enumerate_traces works on one item, this batch has shape {tuple(self.batch_shape)}")
+            raise ValueError(
+                f"Custom.enumerate_traces works on one item, this batch has shape {tuple(self.batch_shape)}"
+            )
         racing = set(self.racing.flatten().nonzero().flatten().tolist())
 
         def decide(choose: Choose) -> tuple[Run]:
@@ -136,7 +152,9 @@ class Custom(Structure):
             links[i, list(run.group)] = list(run.group.values())
             links[i, keys : keys + len(run.parents)] = run.parents
             links[i, keys + groups : keys + groups + len(run.decisions)] = run.decisions
-        geometry = self._layout.geometry._replace(decisions=decisions, winner_slots=decisions, link_slots=links.shape[1])
+        geometry = self._layout.geometry._replace(
+            decisions=decisions, winner_slots=decisions, link_slots=links.shape[1]
+        )
         layout = Layout(geometry, self._layout.event_shape, self._layout.dtype, self._layout.to_value)
         device = self._x.device
         return Trace(

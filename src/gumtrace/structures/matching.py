@@ -1,7 +1,7 @@
 """Matchings of rows and columns: the largest entry wins, its row and column are crossed out, and so on.
 
-    stop:  no key is left                    split:  one race of all keys left
-    map:   the winner's row and column leave combine:  the set of winners
+stop:  no key is left                    split:  one race of all keys left
+map:   the winner's row and column leave combine:  the set of winners
 """
 
 import torch
@@ -21,8 +21,9 @@ class Matching(Structure):
         logits: (*B, n, m).
         lengths: rows of ragged items (and columns, where the matrix is square).
 
-    The value is 0/1, (*B, n, m). Every row is matched, unless the mask leaves no key for it: then the matching is partial. A sample costs O(n m),
-    its log-probability as much; `log_prob` sums over the orders of choice by a dynamic programme, for up to 20 rows.
+    The value is 0/1, (*B, n, m). Every row is matched, unless the mask leaves no key for it: then the matching is
+    partial. A sample costs O(n m), its log-probability as much; `log_prob` sums over the orders of choice by a
+    dynamic programme, for up to 20 rows.
 
     >>> d = Matching(torch.tensor([[0.0, 9.0, 0.0], [5.0, 8.0, 0.0]]))
     >>> d.mode
@@ -46,7 +47,9 @@ class Matching(Structure):
     def _lay_out(self, key_shape):
         n, m = key_shape
         if n > m:
-            raise ValueError(f"Matching: there must be at least as many columns as rows, got {n} rows and {m} columns; transpose the logits")
+            raise ValueError(
+                f"Matching: needs at least as many columns as rows, got {n} rows and {m} columns; transpose the logits"
+            )
         geometry = Geometry(MATCHING, n * m, n, n, 0, n, m, 0, NO_EDGES)
         return Layout(geometry, key_shape, self.logits.dtype, indicator), torch.zeros((), dtype=torch.int32)
 

@@ -1,7 +1,7 @@
 """Permutations: all racing keys in order, the Plackett-Luce distribution.
 
-    stop:  no key is left            split:  one race of all keys left
-    map:   the winner leaves         combine:  the winners in order
+stop:  no key is left            split:  one race of all keys left
+map:   the winner leaves         combine:  the winners in order
 """
 
 import torch
@@ -20,8 +20,9 @@ class Permutation(Structure):
         logits: (*B, d).
         matrix: give 0/1 matrices (row = position, column = key) in place of vectors of keys.
 
-    The value is long (*B, d), keys in order of choice; keys that do not race stay at their own index (in the matrix, their rows are 0). The
-    trace is the value, so `log_prob` is exact. A sample costs O(d), one radix sort; its log-probability O(d).
+    The value is long (*B, d), keys in order of choice; keys that do not race stay at their own index (in the matrix,
+    their rows are 0). The trace is the value, so `log_prob` is exact. A sample costs O(d), one radix sort; its
+    log-probability O(d).
 
     >>> d = Permutation(torch.tensor([0.0, 9.0, -9.0]))
     >>> d.mode
@@ -30,7 +31,9 @@ class Permutation(Structure):
     tensor(True)
     """
 
-    def __init__(self, logits: Tensor, matrix: bool = False, *, mask=None, lengths=None, validate_args: bool | None = None):
+    def __init__(
+        self, logits: Tensor, matrix: bool = False, *, mask=None, lengths=None, validate_args: bool | None = None
+    ):
         self.matrix = bool(matrix)
         super().__init__(logits, 1, mask, lengths, validate_args)
 
@@ -45,7 +48,9 @@ class Permutation(Structure):
         (d,) = key_shape
         geometry = Geometry(PERMUTATION, d, d, d, 0, d, 0, 0, NO_EDGES)
         dtype = self.logits.dtype if self.matrix else torch.long
-        return Layout(geometry, key_shape, dtype, _matrix_of if self.matrix else _vector_of), torch.zeros((), dtype=torch.int32)
+        return Layout(geometry, key_shape, dtype, _matrix_of if self.matrix else _vector_of), torch.zeros(
+            (), dtype=torch.int32
+        )
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(X), the log-probability of the one trace that gives X."""

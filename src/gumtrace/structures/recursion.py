@@ -1,9 +1,11 @@
-"""The paper's general algorithm (its Alg. 2), literally: the slow and obviously right path that every fast one is held against.
+"""The paper's general algorithm (its Alg. 2), literally: the slow and obviously right path that every fast one is
+held against.
 
-    until stop(K, R):  split K into P_1 .. P_m;  T_i = argmin of E over P_i;  E_j -= E[T_i] for j in P_i;  K, R = map(K, R, T)
-    and then X = combine(X, K, R, T), from the last call back to the first
+    until stop(K, R):  split K into P_1 .. P_m;  T_i = argmin of E over P_i;  E_j -= E[T_i] for j in P_i;  K, R =
+    map(K, R, T) and then X = combine(X, K, R, T), from the last call back to the first
 
-It is written as a loop, so that depth is no limit, and refuses an algorithm that breaks the invariant on which the probabilities rest.
+It is written as a loop, so that depth is no limit, and refuses an algorithm that breaks the invariant on which the
+probabilities rest.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,10 +18,11 @@ from gumtrace.kernels.cpu.arborescence import exponentials, subtract
 
 
 class Algorithm(Protocol):
-    """What `Custom` asks of an algorithm. Keys are indices into the flattened event; a set of keys may be any iterable of them.
+    """What `Custom` asks of an algorithm. Keys are indices into the flattened event; a set of keys may be any
+    iterable of them.
 
-    It may also have `combine(X, K, R, winners) -> X`, which builds the value from the inside out: X is None at the bottom.
-    Without it the value is 0/1 over the keys, 1 = winner.
+    It may also have `combine(X, K, R, winners) -> X`, which builds the value from the inside out: X is None at the
+    bottom. Without it the value is 0/1 over the keys, 1 = winner.
     """
 
     def start(self) -> tuple[Iterable[int], Any]:
@@ -47,7 +50,9 @@ class Run:
     winners: list[int] = field(default_factory=list)  # of the decisions, in order
     parents: list[int] = field(default_factory=list)  # group -> group it extends
     decisions: list[int] = field(default_factory=list)  # group -> decision it adds
-    frames: list[tuple[frozenset[int], Any, list[int | None]]] = field(default_factory=list)  # the calls, outermost first
+    frames: list[tuple[frozenset[int], Any, list[int | None]]] = field(
+        default_factory=list
+    )  # the calls, outermost first
 
     def decide(self, members: frozenset[int], winner: int) -> None:
         extended: dict[int, int] = {}
@@ -95,14 +100,17 @@ def execute(algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[
         if not smaller <= K:
             raise ValueError(f"step {step}: map returned key {min(smaller - K)}, which was not among the keys before")
         if smaller == K:
-            raise ValueError(f"step {step}: map must drop at least one key, but all {len(K)} stayed (key {min(K, default=None)} among them)")
+            raise ValueError(
+                f"step {step}: map must drop at least one key, but all {len(K)} stayed, key {min(K, default=None)}"
+            )
         K = smaller
         step += 1
     return run
 
 
 def argmin_of(noise: np.ndarray) -> Callable[[frozenset[int]], int]:
-    """The argmin of E = e^-G over a part, which is then subtracted from it. Ties go to the larger G, then to the smaller key."""
+    """The argmin of E = e^-G over a part, which is then subtracted from it. Ties go to the larger G, then to the
+    smaller key."""
     e = np.empty(noise.size)
     wide = exponentials(noise, e)
 

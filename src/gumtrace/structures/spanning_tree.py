@@ -1,7 +1,7 @@
 """Spanning trees and forests: Kruskal's algorithm.
 
-    stop:  `components` parts are left                          split:  one race of all edges left
-    map:   the winner joins two parts, edges inside them leave  combine:  the set of winners
+stop:  `components` parts are left                          split:  one race of all edges left
+map:   the winner joins two parts, edges inside them leave  combine:  the set of winners
 """
 
 import numpy as np
@@ -16,14 +16,15 @@ from gumtrace.traces.trace import Layout, Trace
 
 
 class SpanningTree(Structure):
-    """A spanning tree of an undirected graph, or a spanning forest: Kruskal's algorithm stopped when `components` trees are left.
+    """A spanning tree of an undirected graph, or a spanning forest: Kruskal's algorithm stopped when `components`
+    trees are left.
 
     Args:
         logits: (*B, n, n), of which the upper triangle u < v is read.
         components: how many trees; c > 1 gives random clusterings.
 
-    The value is symmetric 0/1, (*B, n, n). A sample costs O(n²), its log-probability as much; `log_prob` sums over the orders of choice by a
-    dynamic programme, for up to 20 edges. `from_edges` takes a sparse graph.
+    The value is symmetric 0/1, (*B, n, n). A sample costs O(n²), its log-probability as much; `log_prob` sums over
+    the orders of choice by a dynamic programme, for up to 20 edges. `from_edges` takes a sparse graph.
 
     >>> d = SpanningTree(torch.tensor([[0.0, 9.0, -9.0], [0.0, 0.0, 5.0], [0.0, 0.0, 0.0]]))
     >>> d.mode
@@ -34,14 +35,24 @@ class SpanningTree(Structure):
     2.0
     """
 
-    def __init__(self, logits: Tensor, components: int = 1, *, mask=None, lengths=None, validate_args: bool | None = None):
+    def __init__(
+        self, logits: Tensor, components: int = 1, *, mask=None, lengths=None, validate_args: bool | None = None
+    ):
         self.components = _checked_components(components)
         self._edges: Tensor | None = None
+        self._num_nodes = 0  # of a sparse graph
         super().__init__(logits, 2, mask, lengths, validate_args)
 
     @classmethod
     def from_edges(
-        cls, logits: Tensor, edge_index: Tensor, num_nodes: int, components: int = 1, *, mask=None, validate_args: bool | None = None
+        cls,
+        logits: Tensor,
+        edge_index: Tensor,
+        num_nodes: int,
+        components: int = 1,
+        *,
+        mask=None,
+        validate_args: bool | None = None,
     ) -> "SpanningTree":
         """The spanning trees of a sparse graph.
 
@@ -50,7 +61,8 @@ class SpanningTree(Structure):
             edge_index: (2, E) node numbers. Loops never race, parallel edges are keys of their own.
             num_nodes: how many nodes.
 
-        The value is 0/1 over the edges, (*B, E). A sample costs O(E) for sorting and O(E log n) for its log-probability.
+        The value is 0/1 over the edges, (*B, E). A sample costs O(E) for sorting and O(E log n) for its
+        log-probability.
 
         >>> edges = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 3]])
         >>> SpanningTree.from_edges(torch.tensor([1.0, 2.0, 30.0, 4.0]), edges, num_nodes=4).mode
@@ -59,13 +71,19 @@ class SpanningTree(Structure):
         self = cls.__new__(cls)
         self.components = _checked_components(components)
         if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
-            raise ValueError(f"SpanningTree: edge_index must hold integers of shape (2, E), got {tuple(edge_index.shape)} {edge_index.dtype}")
+            raise ValueError(
+                f"SpanningTree: edge_index must be integers (2, E), got {edge_index.dtype} {tuple(edge_index.shape)}"
+            )
         if logits.dim() == 0 or logits.shape[-1] != edge_index.shape[1]:
-            raise ValueError(f"SpanningTree: logits of shape {tuple(logits.shape)} do not fit {edge_index.shape[1]} edges")
+            raise ValueError(
+                f"SpanningTree: logits of shape {tuple(logits.shape)} do not fit {edge_index.shape[1]} edges"
+            )
         bad = ((edge_index < 0) | (edge_index >= num_nodes)).any(0).nonzero()
         if len(bad) > 0:
             edge = int(bad[0])
-            raise ValueError(f"SpanningTree: edge {edge} = {edge_index[:, edge].tolist()} names a node outside 0..{num_nodes - 1}")
+            raise ValueError(
+                f"SpanningTree: edge {edge} = {edge_index[:, edge].tolist()} names a node outside 0..{num_nodes - 1}"
+            )
         self._edges = edge_index
         self._num_nodes = int(num_nodes)
         Structure.__init__(self, logits, 1, mask, None, validate_args)
@@ -93,7 +111,11 @@ class SpanningTree(Structure):
         return Layout(geometry, key_shape, self.logits.dtype, _symmetric), self._node_counts()
 
     def _node_counts(self) -> Tensor:
-        return self._lengths if self._lengths is not None else torch.tensor(self.logits.shape[-1], device=self.logits.device)
+        return (
+            self._lengths
+            if self._lengths is not None
+            else torch.tensor(self.logits.shape[-1], device=self.logits.device)
+        )
 
     @property
     def racing(self) -> Tensor:
@@ -113,7 +135,10 @@ class SpanningTree(Structure):
     def _decide(self, choose: Choose):
         n = self._num_nodes if self._edges is not None else int(self._node_counts())
         racing = self.racing.flatten().nonzero().flatten().tolist()
-        ends = {key: self._edges[:, key].tolist() if self._edges is not None else divmod(key, self._keys()[0]) for key in racing}
+        ends = {
+            key: self._edges[:, key].tolist() if self._edges is not None else divmod(key, self._keys()[0])
+            for key in racing
+        }
         part = list(range(n))
         winners: list[int] = []
         while len(winners) < n - self.components:

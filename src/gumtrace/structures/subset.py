@@ -1,7 +1,7 @@
 """Subsets of fixed size: the k first of d racing keys.
 
-    stop:  k keys were chosen        split:  one race of all keys left
-    map:   the winner leaves         combine:  the set of winners
+stop:  k keys were chosen        split:  one race of all keys left
+map:   the winner leaves         combine:  the set of winners
 """
 
 import torch
@@ -43,7 +43,7 @@ class Subset(Structure):
         return constraints.subset(self.k)
 
     def expand(self, batch_shape, _instance=None):
-        new = super().expand(batch_shape, _instance)
+        new: Subset = super().expand(batch_shape, _instance)  # type: ignore[assignment]
         new.k = self.k.expand(new.batch_shape) if self.k.dim() else self.k
         return new
 
@@ -53,7 +53,9 @@ class Subset(Structure):
             try:
                 self.k = self.k.expand(self.batch_shape)
             except RuntimeError:
-                raise ValueError(f"Subset: k of shape {tuple(self.k.shape)} does not fit batch shape {tuple(self.batch_shape)}") from None
+                raise ValueError(
+                    f"Subset: k of shape {tuple(self.k.shape)} does not fit batch shape {tuple(self.batch_shape)}"
+                ) from None
         low, high = (int(self.k.min()), int(self.k.max())) if self.k.numel() else (0, 0)
         if low < 0 or high > d:
             raise ValueError(f"Subset: k must lie between 0 and the number of keys {d}, got {low if low < 0 else high}")
@@ -61,7 +63,8 @@ class Subset(Structure):
         return Layout(geometry, key_shape, self.logits.dtype, indicator), self.k
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log P(S), by quadrature over the time at which the last chosen key came in: exact to the precision of the dtype."""
+        """log P(S), by quadrature over the time at which the last chosen key came in: exact to the precision of the
+        dtype."""
         if self._validate_args:
             self._validate_sample(value)
         x, chosen = torch.broadcast_tensors(self._x, value > 0.5)

@@ -3,8 +3,8 @@
     log P(T) = Σ_b log λ[T_b] - log Λ_b,            Λ = A λ
     G | T    = -log( Aᵀ m + [k no winner] fresh ),  m_b ~ Exp(Λ_b), fresh_k ~ Exp(λ_k)
 
-A first backward runs one fused kernel. When a graph of the backward itself is asked for, the same formula is written with the four maps below,
-whose derivatives are maps of the same kind.
+A first backward runs one fused kernel. When a graph of the backward itself is asked for, the same formula is written
+with the four maps below, whose derivatives are maps of the same kind.
 """
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from gumtrace.kernels.cpu import ops
 from gumtrace.traces.trace import Trace
 
-# Every function here works on flat batches: logits (batch, keys), traces and G (items, ...) with items = samples x batch, sample-major.
+# Every function works on flat batches: logits (batch, keys), traces and G (items, ...), items = samples x batch.
 
 
 def trace_log_prob(logits: Tensor, trace: Trace) -> Tensor:
@@ -21,7 +21,9 @@ def trace_log_prob(logits: Tensor, trace: Trace) -> Tensor:
     return _LogProb.apply(logits, trace)  # type: ignore[return-value]
 
 
-def conditional(logits: Tensor, sizes: Tensor, trace: Trace, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+def conditional(
+    logits: Tensor, sizes: Tensor, trace: Trace, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
     """G | T, (items, keys), and which items lost their trace to rounding, (items,)."""
     return _Conditional.apply(logits, sizes, trace, generator)  # type: ignore[return-value]
 
@@ -95,7 +97,12 @@ class _Conditional(torch.autograd.Function):
         share = torch.where(_won(trace).bool(), 1.0, (shared + g).clamp(max=0.0).exp())  # of the minima in E
         grad = grad.masked_fill(idle, 0.0)
         to_totals = _ToDecisions.apply(z, -shared, share * grad, trace)
-        return _sum_samples((1 - share) * grad + _ToKeys.apply(-totals, x, to_totals, trace), len(logits)), None, None, None
+        return (
+            _sum_samples((1 - share) * grad + _ToKeys.apply(-totals, x, to_totals, trace), len(logits)),
+            None,
+            None,
+            None,
+        )
 
 
 class _LogTotals(torch.autograd.Function):
@@ -177,7 +184,9 @@ def _won(trace: Trace) -> Tensor:
     """(items, keys) 1 where a key won a decision."""
     winners = trace.winners.reshape(trace.shape.numel(), -1)
     keys = trace.layout.geometry.keys
-    won = torch.zeros(len(winners), keys + 1, device=winners.device)  # one bin too many, for decisions that never happened
+    won = torch.zeros(
+        len(winners), keys + 1, device=winners.device
+    )  # one bin too many, for decisions that never happened
     return won.scatter_(-1, torch.where(winners < 0, keys, winners), 1.0)[:, :keys]
 
 

@@ -23,8 +23,8 @@ class Layout:
 class Trace:
     """The decisions of runs of an algorithm: integers only, no autograd state. Leading dimensions are sample + batch.
 
-    A chain (subsets, permutations, matchings, spanning trees) is its winners in order of choice. A binary tree is the parent of each node, an
-    arborescence the winner of each supernode and the cycle it was contracted into.
+    A chain (subsets, permutations, matchings, spanning trees) is its winners in order of choice. A binary tree is the
+    parent of each node, an arborescence the winner of each supernode and the cycle it was contracted into.
     """
 
     layout: Layout
@@ -54,7 +54,8 @@ class Trace:
         return self.links.device
 
     def equals(self, other: "Trace") -> Tensor:
-        """(*S) bool: the same decisions. Supernodes of an arborescence are numbered by the decisions alone, so there it is the same set."""
+        """(*S) bool: the same decisions. Supernodes of an arborescence are numbered by the decisions alone, so there
+        it is the same set."""
         same = _same_rows(self.choices, other.choices)
         if self.layout.geometry.kind == BINARY_TREE:
             same = same & _same_rows(self.links, other.links)
@@ -81,7 +82,8 @@ class Trace:
 
 
 def _same_rows(a: Tensor, b: Tensor) -> Tensor:
-    """Equal last dimensions; where the lengths differ (a user's recursion has no fixed number of decisions) the rest must be -1."""
+    """Equal last dimensions; where the lengths differ (a user's recursion has no fixed number of decisions) the rest
+    must be -1."""
     width = max(a.shape[-1], b.shape[-1])
     a, b = (torch.nn.functional.pad(x, (0, width - x.shape[-1]), value=-1) for x in (a, b))
     return (a == b).all(-1)

@@ -1,12 +1,14 @@
 """Chu-Liu-Edmonds on a dense matrix in O(n²), by Gabow's way of growing a path.
 
-Decisions are supernodes: slot v < n is the node v, later slots are contracted cycles in order of contraction. `links` points from a supernode to
-the cycle it became part of, -1 at the top. The path grows backwards from any node along best in-edges; meeting itself it contracts the cycle,
-meeting the root or finished ground it is done. Which supernodes arise does not depend on where it starts, and where it goes depends on winners
-alone: so equal sets of decisions get equal numbers.
+Decisions are supernodes: slot v < n is the node v, later slots are contracted cycles in order of contraction. `links`
+points from a supernode to the cycle it became part of, -1 at the top. The path grows backwards from any node along
+best in-edges; meeting itself it contracts the cycle, meeting the root or finished ground it is done. Which supernodes
+arise does not depend on where it starts, and where it goes depends on winners alone: so equal sets of decisions get
+equal numbers.
 
-This is the one algorithm that subtracts, so it needs E = e^-G itself. An item whose G span less than e^±650 is shifted to its middle and run in
-float64; a wider one runs on log E. Equal reduced weights are decided by G, then by key, here as in the literal recursion.
+This is the one algorithm that subtracts, so it needs E = e^-G itself. An item whose G span less than e^±650 is
+shifted to its middle and run in float64; a wider one runs on log E. Equal reduced weights are decided by G, then by
+key, here as in the literal recursion.
 """
 
 import math
@@ -21,7 +23,7 @@ WIDEST = 1300.0
 
 @jit
 def exponentials(g, e):
-    """e = E up to a common factor, or log E where that would overflow (returns True); +inf for keys that do not race."""
+    """e = E up to a common factor, or log E where that overflows (returns True); +inf for keys that do not race."""
     low, high = np.inf, -np.inf
     for k in range(g.size):
         e[k] = g[k]
@@ -129,7 +131,8 @@ def _decide(g, n, nodes, weight, target, winners, minimum, here):
 
 @jit
 def _contract(g, n, nodes, weight, target, minimum, wide, cycle, slot, top, links):
-    """Supernode `slot` gets, from every source, the best reduced weight into any member of the cycle; sources inside drop out."""
+    """Supernode `slot` gets, from every source, the best reduced weight into any member of the cycle; sources inside
+    drop out."""
     for u in range(nodes):
         weight[slot, u] = np.inf
         target[slot, u] = 0
@@ -149,8 +152,9 @@ def _contract(g, n, nodes, weight, target, minimum, wide, cycle, slot, top, link
 
 @jit
 def incidence_arborescence(winners, links, n, root, keys, offsets, parent, decision):
-    """For each node v a run of groups, one for each supernode around it from the inside out: the edges into v that start outside that
-    supernode and inside the next. An edge races in its own group's decision and in those of the groups before it in the run."""
+    """For each node v a run of groups, one for each supernode around it from the inside out: the edges into v that
+    start outside that supernode and inside the next. An edge races in its own group's decision and in those of the
+    groups before it in the run."""
     slots = winners.size
     nodes = n  # padding has no winner
     while nodes > root + 1 and winners[nodes - 1] < 0:

@@ -1,4 +1,5 @@
-"""Binary trees over tokens: the Cartesian tree of G, built from left to right with a stack in O(n) and without recursion."""
+"""Binary trees over tokens: the Cartesian tree of G, built from left to right with a stack in O(n) and without
+recursion."""
 
 import numpy as np
 
@@ -29,7 +30,8 @@ def trace_binary_tree(g, parents):
 
 @jit
 def incidence_binary_tree(parents, keys, offsets, parent, decision):
-    """Groups are the nodes in breadth-first order, so that a parent comes before its children; group g holds its node alone."""
+    """Groups are the nodes in breadth-first order, so that a parent comes before its children; group g holds its node
+    alone."""
     n = parents.size
     left = np.full(n, -1, np.int32)
     right = np.full(n, -1, np.int32)

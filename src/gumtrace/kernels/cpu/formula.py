@@ -1,8 +1,10 @@
-"""The one formula over a batch: log Λ and log P(T), G | T, their gradients, and the two bilinear maps behind higher derivatives.
+"""The one formula over a batch: log Λ and log P(T), G | T, their gradients, and the two bilinear maps behind higher
+derivatives.
 
-With W[b, k] = λ_k / Λ_b (the chance that k wins decision b) the gradient of log Λ_b is W[b], and the gradient of log Σ_{b ∋ k} m_b is the share
-of each m_b in the sum. Both are A[b, k] e^(α_b + β_k) <= 1 for some α and β: `to_keys` and `to_decisions` multiply by such a matrix and its transpose.
-Item i of N = samples x batch reads logits row i mod batch; gradients are summed over the samples.
+With W[b, k] = λ_k / Λ_b (the chance that k wins decision b) the gradient of log Λ_b is W[b], and the gradient of log
+Σ_{b ∋ k} m_b is the share of each m_b in the sum. Both are A[b, k] e^(α_b + β_k) <= 1 for some α and β: `to_keys` and
+`to_decisions` multiply by such a matrix and its transpose. Item i of N = samples x batch reads logits row i mod
+batch; gradients are summed over the samples.
 """
 
 import math
@@ -139,8 +141,9 @@ def log_spread(start, stop, geometry, winners, links, z, out):
 
 @jit
 def conditional(start, stop, geometry, logits, sizes, winners, links, seed, attempts, g, totals, z, failed):
-    """G | T, with the log of every minimum in z. Losers are held strictly below the winner that beat them, winners below the one before, after
-    rounding. An arborescence subtracts, so there each draw is run again and one that lost its trace is drawn anew, `attempts` times at most."""
+    """G | T, with the log of every minimum in z. Losers are held strictly below the winner that beat them, winners
+    below the one before, after rounding. An arborescence subtracts, so there each draw is run again and one that lost
+    its trace is drawn anew, `attempts` times at most."""
     s = workspace(geometry, links, logits)
     spare, more = np.empty(s.row.size, logits.dtype), np.empty(s.row.size, logits.dtype)
     noise = np.empty(geometry.decisions, logits.dtype)
@@ -166,7 +169,9 @@ def conditional(start, stop, geometry, logits, sizes, winners, links, seed, atte
             if geometry.kind != ARBORESCENCE:
                 break
             status = trace_row(geometry, g[i], sizes[i % sizes.size], again, again_links)
-            failed[i] = status != OK or not np.array_equal(again, winners[i]) or not np.array_equal(again_links, links[i])
+            failed[i] = (
+                status != OK or not np.array_equal(again, winners[i]) or not np.array_equal(again_links, links[i])
+            )
             if not failed[i]:
                 break
 
@@ -220,7 +225,8 @@ def _place(s, geometry, x, groups, winners, links, g):
 
 @jit
 def conditional_grad(start, stop, geometry, logits, winners, links, totals, z, g, grad, out):
-    """With ω the share of the minima in E: dG = (1 - ω) dx - ω ds, and ds leads through every minimum on the key's path to its log Λ."""
+    """With ω the share of the minima in E: dG = (1 - ω) dx - ω ds, and ds leads through every minimum on the key's
+    path to its log Λ."""
     s = workspace(geometry, links, logits)
     row = s.row
     one, zero = row.dtype.type(1.0), row.dtype.type(0.0)

@@ -1,9 +1,10 @@
 """Greedy matchings: take the largest entry, cross out its row and column, go on.
 
-An entry that is the largest of both its row and its column is in the greedy matching whatever happens elsewhere. Such entries are found by
-walking: from a row to its best free column, from there to that column's best free row, and so on; G grows along the walk, so it ends in a
-pair that prefer each other. They are matched and the walk goes on from where it stood before them. Every row and column is entered once, each
-entry costs one scan: O(n m) for the whole matching, whatever the weights. Ranking the chosen entries then gives the order of the trace.
+An entry that is the largest of both its row and its column is in the greedy matching whatever happens elsewhere. Such
+entries are found by walking: from a row to its best free column, from there to that column's best free row, and so
+on; G grows along the walk, so it ends in a pair that prefer each other. They are matched and the walk goes on from
+where it stood before them. Every row and column is entered once, each entry costs one scan: O(n m) for the whole
+matching, whatever the weights. Ranking the chosen entries then gives the order of the trace.
 """
 
 import numpy as np

@@ -4,11 +4,13 @@ import torch
 from torch import Tensor
 
 from gumtrace.kernels.cpu import formula, sampling
-from gumtrace.kernels.cpu.sampling import NOT_A_NUMBER  # what a status says
+from gumtrace.kernels.cpu.sampling import NOT_A_NUMBER as NOT_A_NUMBER  # what a status says
 from gumtrace.kernels.cpu.threads import run
 from gumtrace.kernels.kinds import Geometry
 
-ATTEMPTS = 16  # draws of an arborescence's G | T before the last one is kept as it is; rounding breaks about one in 10^5
+ATTEMPTS = (
+    16  # draws of an arborescence's G | T before the last one is kept as it is; rounding breaks about one in 10^5
+)
 
 
 def _array(x: Tensor):
@@ -74,7 +76,9 @@ def log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor)
     return out.to(logits.device), totals.to(logits.device)
 
 
-def log_prob_grad(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, totals: Tensor, grad: Tensor) -> Tensor:
+def log_prob_grad(
+    geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, totals: Tensor, grad: Tensor
+) -> Tensor:
     """d/dlogits of Σ grad · log P(T), (batch, keys)."""
     out = torch.zeros(logits.shape, dtype=logits.dtype)
     arrays = (_array(logits), _array(winners), _array(links), _array(totals), _array(grad), out.numpy())
@@ -106,20 +110,42 @@ def log_spread(geometry: Geometry, winners: Tensor, links: Tensor, z: Tensor) ->
     return out.to(z.device)
 
 
-def conditional(geometry: Geometry, logits: Tensor, sizes: Tensor, winners: Tensor, links: Tensor, generator: torch.Generator | None):
-    """G | T (items, keys), log Λ and the log minima z (items, decisions), and which items lost their trace to rounding after all (items,)."""
+def conditional(
+    geometry: Geometry, logits: Tensor, sizes: Tensor, winners: Tensor, links: Tensor, generator: torch.Generator | None
+):
+    """G | T (items, keys), log Λ and the log minima z (items, decisions), and which items lost their trace to
+    rounding after all (items,)."""
     items = len(winners)
     g = torch.empty(items, geometry.keys, dtype=logits.dtype)
     totals = torch.empty(items, geometry.decisions, dtype=logits.dtype)
     z = torch.empty_like(totals)
     failed = torch.empty(items, dtype=torch.bool)
     inputs = (_array(logits), _array(sizes), _array(winners), _array(links), _seed(generator), ATTEMPTS)
-    run(formula.conditional, items, geometry.keys, geometry, *inputs, g.numpy(), totals.numpy(), z.numpy(), failed.numpy())
+    run(
+        formula.conditional,
+        items,
+        geometry.keys,
+        geometry,
+        *inputs,
+        g.numpy(),
+        totals.numpy(),
+        z.numpy(),
+        failed.numpy(),
+    )
     device = logits.device
     return g.to(device), totals.to(device), z.to(device), failed
 
 
-def conditional_grad(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, totals: Tensor, z: Tensor, g: Tensor, grad: Tensor):
+def conditional_grad(
+    geometry: Geometry,
+    logits: Tensor,
+    winners: Tensor,
+    links: Tensor,
+    totals: Tensor,
+    z: Tensor,
+    g: Tensor,
+    grad: Tensor,
+):
     """d/dlogits of Σ grad · G, (batch, keys)."""
     out = torch.zeros(logits.shape, dtype=logits.dtype)
     arrays = (_array(winners), _array(links), _array(totals), _array(z), _array(g), _array(grad), out.numpy())

@@ -63,7 +63,8 @@ def sort_racing(g):
 
 @jit
 def top_racing(g, k, out):
-    """out[:k] = the first k winners in order; returns how many there were. A heap of the k best, its worst on top: O(d log k)."""
+    """out[:k] = the first k winners in order; returns how many there were. A heap of the k best, its worst on top:
+    O(d log k)."""
     count = 0
     for key in range(g.size):
         if not g[key] > -np.inf:

@@ -1,6 +1,7 @@
 """Noise and traces for a batch: item i of N = samples x batch reads logits row i mod batch.
 
-Each kernel does items start..stop, so that threads can share a batch. Noise depends on the seed and the position alone, never on the split.
+Each kernel does items start..stop, so that threads can share a batch. Noise depends on the seed and the position
+alone, never on the split.
 """
 
 import numpy as np
@@ -21,7 +22,7 @@ OK, STUCK, NOT_A_NUMBER, SOME_IDLE = 0, 1, 2, 3
 
 @jit
 def races(geometry, k):
-    """Whether the structure itself lets key k race: not on the diagonal, below a triangle, into a root, or as a loop."""
+    """Whether the structure lets key k race: not on the diagonal, below a triangle, into a root, or as a loop."""
     if geometry.kind == SPANNING_TREE:
         return k // geometry.n < k % geometry.n
     if geometry.kind == ARBORESCENCE:

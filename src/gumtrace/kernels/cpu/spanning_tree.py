@@ -1,7 +1,7 @@
 """Kruskal's algorithm, as trace (Prim or a sorted edge list) and as incidence (who is joined by which merge).
 
-The trace is the tree's edges in order of G. Any minimum spanning tree algorithm gives the same tree, since the order of keys is total: Prim in
-O(n²) on a dense matrix, union-find over sorted edges on a sparse one.
+The trace is the tree's edges in order of G. Any minimum spanning tree algorithm gives the same tree, since the order
+of keys is total: Prim in O(n²) on a dense matrix, union-find over sorted edges on a sparse one.
 """
 
 import numpy as np
@@ -56,7 +56,8 @@ def trace_dense(g, n, nodes, components, winners):
 
 @jit
 def incidence_dense(winners, n, components, keys, offsets):
-    """Group b: the pairs of nodes that merge b joins, its winner first; pairs never joined go with the last merge, which they outlived."""
+    """Group b: the pairs of nodes that merge b joins, its winner first; pairs never joined go with the last merge,
+    which they outlived."""
     nodes = components  # of this item: one more than that for each merge
     while nodes - components < winners.size and winners[nodes - components] >= 0:
         nodes += 1
@@ -129,7 +130,8 @@ def _find(root, v):
 
 @jit
 def incidence_sparse(winners, edges, nodes, keys, offsets):
-    """The same for an edge list: union by size without compression keeps the time of each link, and two nodes join at the last link between them.
+    """The same for an edge list: union by size without compression keeps the time of each link, and two nodes join at
+    the last link between them.
 
     O(E log n) for the walks, then a counting sort of the edges by the merge that joins them.
     """

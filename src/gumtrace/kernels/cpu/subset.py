@@ -1,7 +1,7 @@
 """Subsets and permutations: the first k, or all, of the keys in order.
 
-Group b of the incidence holds the keys that leave after decision b, its winner first: each winner alone, and with the last one all that were
-not chosen.
+Group b of the incidence holds the keys that leave after decision b, its winner first: each winner alone, and with the
+last one all that were not chosen.
 """
 
 import numpy as np

@@ -1,6 +1,7 @@
 """Share a batch among threads. Kernels release the GIL, so ordinary threads will do; they are as many as torch uses.
 
-Numba's own parallel back end is avoided on purpose: its default layer aborts when two threads enter it at once, or after a fork.
+Numba's own parallel back end is avoided on purpose: its default layer aborts when two threads enter it at once, or
+after a fork.
 """
 
 import os
@@ -15,7 +16,8 @@ _pool: tuple[int, int, ThreadPoolExecutor] | None = None
 
 
 def run(kernel: Callable, items: int, keys: int, *args) -> None:
-    """kernel(start, stop, *args) over all items. The calling thread takes pieces too, so nothing waits for the others to wake up."""
+    """kernel(start, stop, *args) over all items. The calling thread takes pieces too, so nothing waits for the others
+    to wake up."""
     threads = min(torch.get_num_threads(), items)
     if threads <= 1 or items * keys < SMALL:
         kernel(0, items, *args)

@@ -1,7 +1,8 @@
 """Elementary functions over rows, written so that LLVM turns their loops into SIMD code.
 
-Numba calls libm once a number for `exp` and `log`; the versions here are plain polynomials without a branch, five to ten times faster and good to
-about one unit in the last place. Only the logarithm of float64, which nobody trains in, is left to libm.
+Numba calls libm once a number for `exp` and `log`; the versions here are plain polynomials without a branch, five to
+ten times faster and good to about one unit in the last place. Only the logarithm of float64, which nobody trains in,
+is left to libm.
 """
 
 import math
@@ -152,8 +153,8 @@ def random_bits(seed, index):
 def log_exponential_row(seed, index, out, n, spare, scratch):
     """out[:n] = log of standard exponentials, positions index, index + 1, ... of the stream.
 
-    One bit picks the half of (0, 1) and the other 63 a point w in the half, measured from its own end: so both tails keep full relative
-    precision, w is never 0, and E = -log w or -log(1 - w) lies between 5e-20 and 45.
+    One bit picks the half of (0, 1) and the other 63 a point w in the half, measured from its own end: so both tails
+    keep full relative precision, w is never 0, and E = -log w or -log(1 - w) lies between 5e-20 and 45.
     """
     one = out.dtype.type(1.0)
     zero = out.dtype.type(0.0)
