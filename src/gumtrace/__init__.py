@@ -1,5 +1,6 @@
 """gumtrace: discrete latent structures that are the output of an algorithm run on exponential noise."""
 
+from gumtrace import diagnostics
 from gumtrace.kernels import backends
 from gumtrace.structures.arborescence import Arborescence
 from gumtrace.structures.binary_tree import BinaryTree
@@ -22,4 +23,5 @@ __all__ = [
     "Subset",
     "Trace",
     "backends",
+    "diagnostics",
 ]

@@ -79,7 +79,8 @@ class Custom(Structure):
             return key_shape
         rows = self._x.detach().reshape(-1, max(key_shape.numel(), 1))
         first = rows[0] if len(rows) else torch.zeros(key_shape.numel())
-        return torch.as_tensor(self._run(_noise(first)).value(self.algorithm)).shape
+        value = self._run(_noise(first)).value(self.algorithm)
+        return key_shape if value is None else torch.as_tensor(value).shape
 
     def _lay_out(self, key_shape):
         geometry = Geometry(EXPLICIT, key_shape.numel(), 0, 0, 0, 0, 0, 0, NO_EDGES)
@@ -181,6 +182,8 @@ def _combined(trace: Trace, algorithm) -> Tensor:
         replay = iter(winners)
         racing = {key for key, group in enumerate(links) if group > -2}
         run = execute(algorithm, racing, lambda part, replay=replay: next(replay))
+        if not run.frames:
+            raise ValueError("Custom: the algorithm stopped before its first step, so combine built no value")
         values.append(torch.as_tensor(run.value(algorithm)))
     stacked = torch.stack(values) if values else torch.empty(0)
     return stacked.reshape(*trace.shape, *stacked.shape[1:]).to(trace.device)

@@ -15,8 +15,9 @@ import math
 
 import numpy as np
 
+from gumtrace.kernels.cpu.jit import jit
 from gumtrace.kernels.cpu.order import before
-from gumtrace.kernels.cpu.vectors import exp64, jit
+from gumtrace.kernels.cpu.vectors import exp64
 
 WIDEST = 1300.0
 

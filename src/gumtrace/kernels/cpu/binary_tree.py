@@ -3,8 +3,8 @@ recursion."""
 
 import numpy as np
 
+from gumtrace.kernels.cpu.jit import jit
 from gumtrace.kernels.cpu.order import before
-from gumtrace.kernels.cpu.vectors import jit
 
 
 @jit

@@ -12,8 +12,9 @@ import math
 import numpy as np
 
 from gumtrace.kernels.cpu.incidence import ARBORESCENCE, EXPLICIT, down, gather, incidence, up, winner_of, workspace
+from gumtrace.kernels.cpu.jit import jit
 from gumtrace.kernels.cpu.sampling import OK, trace_row
-from gumtrace.kernels.cpu.vectors import exp_row, integer_row, jit, log_exponential_row, log_row, sum_range
+from gumtrace.kernels.cpu.vectors import exp_row, integer_row, log_exponential_row, log_row, sum_range
 
 
 @jit

@@ -17,10 +17,11 @@ import numpy as np
 from gumtrace.kernels import kinds
 from gumtrace.kernels.cpu.arborescence import incidence_arborescence
 from gumtrace.kernels.cpu.binary_tree import incidence_binary_tree
+from gumtrace.kernels.cpu.jit import jit
 from gumtrace.kernels.cpu.matching import incidence_matching
 from gumtrace.kernels.cpu.spanning_tree import incidence_dense, incidence_sparse
 from gumtrace.kernels.cpu.subset import incidence_subset
-from gumtrace.kernels.cpu.vectors import exp64, exp_row, integer_row, jit
+from gumtrace.kernels.cpu.vectors import exp64, exp_row, integer_row
 
 SUBSET, PERMUTATION, MATCHING = kinds.SUBSET, kinds.PERMUTATION, kinds.MATCHING
 SPANNING_TREE, SPARSE_TREE, ARBORESCENCE = kinds.SPANNING_TREE, kinds.SPARSE_TREE, kinds.ARBORESCENCE

@@ -9,8 +9,8 @@ matching, whatever the weights. Ranking the chosen entries then gives the order 
 
 import numpy as np
 
+from gumtrace.kernels.cpu.jit import jit
 from gumtrace.kernels.cpu.order import insertion_sort
-from gumtrace.kernels.cpu.vectors import jit
 
 
 @jit

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from gumtrace.kernels.cpu.vectors import float_bits, jit
+from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.vectors import float_bits
 
 
 @jit
@@ -65,6 +66,8 @@ def sort_racing(g):
 def top_racing(g, k, out):
     """out[:k] = the first k winners in order; returns how many there were. A heap of the k best, its worst on top:
     O(d log k)."""
+    if k == 0:
+        return 0
     count = 0
     for key in range(g.size):
         if not g[key] > -np.inf:

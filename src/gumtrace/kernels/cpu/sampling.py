@@ -9,10 +9,11 @@ import numpy as np
 from gumtrace.kernels.cpu import incidence as kinds
 from gumtrace.kernels.cpu.arborescence import heads, trace_arborescence
 from gumtrace.kernels.cpu.binary_tree import trace_binary_tree
+from gumtrace.kernels.cpu.jit import jit
 from gumtrace.kernels.cpu.matching import trace_matching
 from gumtrace.kernels.cpu.spanning_tree import trace_dense, trace_sparse
 from gumtrace.kernels.cpu.subset import trace_permutation, trace_subset
-from gumtrace.kernels.cpu.vectors import integer_row, jit, log_exponential_row
+from gumtrace.kernels.cpu.vectors import integer_row, log_exponential_row
 
 SUBSET, PERMUTATION, MATCHING = kinds.SUBSET, kinds.PERMUTATION, kinds.MATCHING
 SPANNING_TREE, SPARSE_TREE, ARBORESCENCE = kinds.SPANNING_TREE, kinds.SPARSE_TREE, kinds.ARBORESCENCE

@@ -6,8 +6,8 @@ of keys is total: Prim in O(n²) on a dense matrix, union-find over sorted edges
 
 import numpy as np
 
+from gumtrace.kernels.cpu.jit import jit
 from gumtrace.kernels.cpu.order import insertion_sort, sort_racing
-from gumtrace.kernels.cpu.vectors import jit
 
 
 @jit

@@ -6,8 +6,8 @@ last one all that were not chosen.
 
 import numpy as np
 
+from gumtrace.kernels.cpu.jit import jit
 from gumtrace.kernels.cpu.order import sort_racing, top_racing
-from gumtrace.kernels.cpu.vectors import jit
 
 
 @jit

@@ -6,12 +6,13 @@ is left to libm.
 """
 
 import math
+from functools import partial
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 
-jit = njit(cache=True, nogil=True, error_model="numpy")
+from gumtrace.kernels.cpu.jit import jit
 
 
 def integer_row(x, n):
@@ -172,7 +173,7 @@ def log_exponential_row(seed, index, out, n, spare, scratch):
     log_row(out, n, scratch)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
+@partial(jit, fastmath={"reassoc", "nsz", "contract"})
 def sum_range(x, start, stop):
     """Σ x[start:stop] in float64, in any order."""
     total = 0.0

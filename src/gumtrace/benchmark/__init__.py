@@ -1,0 +1,33 @@
+"""Time and memory of the structures: a registry of cases, a gate of cheap correctness checks, and the timing.
+
+`gumtrace bench` runs the registry; `run_case` runs one case, from the registry or of your own:
+
+>>> records = run_case(Case("BinaryTree", {"n": 5}), batch=4, repeat=1)
+>>> [record.step for record in records]
+['perturb', 'trace', 'sample_trace', 'log_prob', 'log_prob+backward', 'conditional', 't_step']
+>>> {record.trace_bytes <= record.logits_bytes for record in records}
+{True}
+"""
+
+from gumtrace.benchmark.cases import CASES, STRUCTURES, Case, Instance, prepare
+from gumtrace.benchmark.gate import CheckFailed, check_case
+from gumtrace.benchmark.memory import peak_bytes
+from gumtrace.benchmark.records import Record, load, machine, save
+from gumtrace.benchmark.timing import STEPS, run_case
+
+__all__ = [
+    "CASES",
+    "STEPS",
+    "STRUCTURES",
+    "Case",
+    "CheckFailed",
+    "Instance",
+    "Record",
+    "check_case",
+    "load",
+    "machine",
+    "peak_bytes",
+    "prepare",
+    "run_case",
+    "save",
+]

@@ -1,0 +1,132 @@
+"""What is timed: structures, sizes, and how to make a distribution of each from logits."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+import gumtrace as gt
+from gumtrace.structures.base import Structure
+
+Size = dict[str, int]
+Make = Callable[[Tensor], Structure]
+BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to make a structure of a given size, and a size so small that all its traces can be listed."""
+
+    lay_out: Callable[
+        [Size, torch.device], tuple[tuple[int, ...], Make]
+    ]  # -> the shape of one item's logits, logits -> distribution
+    tiny: Size
+
+
+@dataclass(frozen=True)
+class Case:
+    """A structure of one size. `batch` and `repeat`, where given, overrule those of the run: for the very large."""
+
+    structure: str  # a key of STRUCTURES
+    size: Size
+    batch: int | None = None
+    repeat: int | None = None
+    quick: bool = False  # whether `--quick` runs it
+
+    @property
+    def name(self) -> str:
+        return f"{self.structure} {' '.join(f'{key}={value}' for key, value in self.size.items())}"
+
+    @property
+    def tiny(self) -> "Case":
+        """One unbatched item of the same structure, small enough to enumerate."""
+        return replace(self, size=recipe(self).tiny, batch=None)
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A case with its logits drawn."""
+
+    case: Case
+    logits: Tensor  # (batch, *keys); (*keys) if it is not batched
+    make: Make
+
+
+def recipe(case: Case) -> Recipe:
+    if case.structure not in STRUCTURES:
+        raise ValueError(f"no structure {case.structure!r} in the benchmark; there are {', '.join(STRUCTURES)}")
+    return STRUCTURES[case.structure]
+
+
+def prepare(
+    case: Case,
+    batch: int | None = BATCH,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    generator: torch.Generator | None = None,
+) -> Instance:
+    """A case with standard normal logits, the same every time unless a generator is given; batch=None: not batched."""
+    generator = generator or torch.Generator().manual_seed(0)
+    shape, make = recipe(case).lay_out(case.size, torch.device(device))
+    batch = case.batch or batch
+    logits = torch.randn(*(() if batch is None else (batch,)), *shape, generator=generator, dtype=dtype)
+    return Instance(case, logits.to(device), make)
+
+
+def _square(make: Make):
+    return lambda size, device: ((size["n"], size["n"]), make)
+
+
+def _row(key: str, make: Make):
+    return lambda size, device: ((size[key],), make)
+
+
+def _sparse(size: Size, device: torch.device) -> tuple[tuple[int, ...], Make]:
+    nodes, edges = size["nodes"], connected_graph(size["nodes"], size["edges"]).to(device)
+    return (size["edges"],), lambda logits: gt.SpanningTree.from_edges(logits, edges, nodes)
+
+
+def connected_graph(nodes: int, edges: int, generator: torch.Generator | None = None) -> Tensor:
+    """(2, edges): every node but the first joined to a random earlier one, then random pairs."""
+    generator = generator or torch.Generator().manual_seed(0)
+    extra = edges - (nodes - 1)
+    if nodes < 2 or extra < 0:
+        raise ValueError(f"a connected graph of {nodes} nodes cannot have {edges} edges here")
+    child = torch.arange(1, nodes)
+    above = (torch.rand(nodes - 1, generator=generator, dtype=torch.float64) * child).long()
+    u = torch.randint(nodes, (extra,), generator=generator)
+    v = (u + torch.randint(1, nodes, (extra,), generator=generator)) % nodes  # never u: no loops
+    return torch.stack([torch.cat([above, u]), torch.cat([child, v])])
+
+
+STRUCTURES: dict[str, Recipe] = {
+    "SpanningTree": Recipe(_square(gt.SpanningTree), {"n": 4}),
+    "Matching": Recipe(_square(gt.Matching), {"n": 3}),
+    "Arborescence": Recipe(_square(gt.Arborescence), {"n": 4}),
+    "BinaryTree": Recipe(_row("n", gt.BinaryTree), {"n": 5}),
+    "Permutation": Recipe(_row("d", gt.Permutation), {"d": 4}),
+    "Subset": Recipe(
+        lambda size, device: ((size["d"],), lambda logits: gt.Subset(logits, size["k"])),
+        {"d": 5, "k": 2},
+    ),
+    "SpanningTree.from_edges": Recipe(_sparse, {"nodes": 4, "edges": 5}),
+}
+
+CASES: tuple[Case, ...] = (
+    Case("SpanningTree", {"n": 10}),
+    Case("SpanningTree", {"n": 50}, quick=True),
+    Case("SpanningTree", {"n": 100}),
+    Case("Matching", {"n": 10}),
+    Case("Matching", {"n": 50}, quick=True),
+    Case("Arborescence", {"n": 10}),
+    Case("Arborescence", {"n": 50}, quick=True),
+    Case("Arborescence", {"n": 100}),
+    Case("BinaryTree", {"n": 50}, quick=True),
+    Case("BinaryTree", {"n": 200}),
+    Case("Permutation", {"d": 50}),
+    Case("Permutation", {"d": 350}, quick=True),
+    Case("Subset", {"d": 350, "k": 10}, quick=True),
+    Case("SpanningTree.from_edges", {"nodes": 10**4, "edges": 10**5}, batch=1, quick=True),
+    Case("SpanningTree.from_edges", {"nodes": 10**6, "edges": 10**7}, batch=1, repeat=3),
+)

@@ -1,0 +1,85 @@
+"""Results, and the file they are kept in: {"machine": {...}, "records": [{...}, ...]}."""
+
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Record:
+    """One step of one case. Times: one call on the whole batch; `copy_ms` is a copy of the logits.
+
+    `peak_bytes` is how far memory rises during the step (see `peak_bytes`), None where it cannot be measured.
+    """
+
+    structure: str
+    size: dict[str, int]
+    batch: int
+    device: str
+    dtype: str
+    step: str
+    ms: float  # median
+    min_ms: float
+    copy_ms: float  # median
+    peak_bytes: int | None
+    trace_bytes: int
+    logits_bytes: int
+
+    @property
+    def copies(self) -> float:
+        """The step in copies of the logits."""
+        return self.ms / self.copy_ms
+
+
+def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """What the numbers depend on. Says nothing of who ran it or where."""
+    device = torch.device(device)
+    return {
+        "python": platform.python_version(),
+        "gumtrace": _version("gumtrace"),
+        "torch": torch.__version__,
+        "numba": _version("numba"),
+        "triton": _version("triton"),
+        "cuda": torch.version.cuda,
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def save(path: str | Path, records: list[Record], machine: dict[str, Any]) -> None:
+    body = {"machine": machine, "records": [asdict(record) for record in records]}
+    Path(path).write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+
+
+def load(path: str | Path) -> tuple[dict[str, Any], list[Record]]:
+    """The machine and the records of a saved run."""
+    body = json.loads(Path(path).read_text(encoding="utf-8"))
+    return body["machine"], [Record(**record) for record in body["records"]]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,39 @@
+"""The `gumtrace` command. Each subcommand is a module with `add_arguments(parser)` and `run(args)`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import gumtrace
+from gumtrace.extras import MissingExtra
+
+_COMMANDS = {
+    "demo": "draw one of each structure, and tell how it came about",
+    "bench": "time the kernels",
+}
+
+
+class _Command(argparse.ArgumentParser):
+    """The parser of a subcommand, whose module is imported when it is called and not before."""
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[override]
+        module = import_module(f"gumtrace.cli.{self.prog.split()[-1]}")
+        module.add_arguments(self)
+        self.set_defaults(run=module.run)
+        return super().parse_known_args(args, namespace)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a subcommand; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="gumtrace", description=gumtrace.__doc__)
+    parser.add_argument("--version", action="version", version=f"gumtrace {gumtrace.__version__}")
+    commands = parser.add_subparsers(metavar="command", required=True, parser_class=_Command)
+    for name, what in _COMMANDS.items():
+        commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+    args = parser.parse_args(argv)
+    try:
+        return args.run(args) or 0
+    except MissingExtra as error:
+        print(f"gumtrace: {error}", file=sys.stderr)
+        return 2

@@ -1,0 +1,156 @@
+"""`gumtrace bench`: time and memory of every structure, after a check that its answers are right."""
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+
+from gumtrace import benchmark
+from gumtrace.benchmark import Case, CheckFailed, Record
+from gumtrace.benchmark.cases import BATCH
+from gumtrace.benchmark.timing import REPEAT
+
+QUICK_REPEAT = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="cpu", help="any torch device: cpu, cuda, cuda:1, mps (default: cpu)")
+    parser.add_argument(
+        "--quick", action="store_true", help="one size of each structure and fewer repeats: about a minute"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the records here too")
+    names = ", ".join(benchmark.STRUCTURES)
+    parser.add_argument("--structures", type=_structures, metavar="A,B", help=f"only these of {names}")
+    batch = f"items in a batch (default: {BATCH}); sparse graphs always come alone"
+    parser.add_argument("--batch", type=_positive, default=BATCH, metavar="N", help=batch)
+    parser.add_argument(
+        "--dtype", choices=["float32", "float64"], default="float32", help="of the logits (default: float32)"
+    )
+    repeat = f"rounds to take medians over (default: {REPEAT}, {QUICK_REPEAT} with --quick; 10^7 edges: at most 3)"
+    parser.add_argument("--repeat", type=_positive, metavar="N", help=repeat)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: done; 1: a correctness check failed and nothing was timed; 2: the device cannot be used."""
+    dtype = getattr(torch, args.dtype)
+    if problem := _device_problem(args.device, dtype):
+        print(f"gumtrace bench: {problem}", file=sys.stderr)
+        return 2
+    if args.json is not None:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+    cases = [case for case in benchmark.CASES if _wanted(case, args)]
+    settings = {"batch": args.batch, "device": args.device, "dtype": dtype}
+    try:
+        for case in _progress(cases, "checking"):
+            benchmark.check_case(case, **settings)
+    except CheckFailed as failure:
+        print(f"gumtrace bench: nothing was timed, since a check failed: {failure}", file=sys.stderr)
+        return 1
+    records: list[Record] = []
+    repeat = args.repeat or (QUICK_REPEAT if args.quick else REPEAT)
+    for case in _progress(cases, "timing"):
+        records += benchmark.run_case(case, **settings, repeat=repeat, checked=True)
+    machine = benchmark.machine(args.device)
+    _print_table(records, machine)
+    if args.json is not None:
+        benchmark.save(args.json, records, machine)
+        print(f"{len(records)} records in {args.json}", file=sys.stderr)
+    return 0
+
+
+def _wanted(case: Case, args: argparse.Namespace) -> bool:
+    return (case.quick or not args.quick) and (args.structures is None or case.structure in args.structures)
+
+
+def _structures(text: str) -> list[str]:
+    known = {name.lower(): name for name in benchmark.STRUCTURES}
+    asked = [name.strip() for name in text.split(",") if name.strip()]
+    if strange := [name for name in asked if name.lower() not in known]:
+        raise argparse.ArgumentTypeError(f"no structure {strange[0]!r}; there are {', '.join(benchmark.STRUCTURES)}")
+    if not asked:
+        raise argparse.ArgumentTypeError("name at least one structure")
+    return [known[name.lower()] for name in asked]
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def _device_problem(device: str, dtype: torch.dtype) -> str | None:
+    """Why it cannot be used, None if it can. `meta` and the like fail on the way back."""
+    try:
+        torch.ones(1, device=device, dtype=dtype).add(1).item()
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()
+        return f"device {device!r} cannot be used with {dtype}: {reason[0] if reason else type(error).__name__}"
+    return None
+
+
+def _progress(cases: list[Case], what: str) -> Iterator[Case]:
+    """A bar on stderr where that is a terminal and tqdm is installed."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        yield from cases
+        return
+    with tqdm(total=len(cases), desc=what, file=sys.stderr, disable=None, leave=False) as bar:
+        for case in cases:
+            bar.set_postfix_str(case.name)
+            yield case
+            bar.update()
+
+
+def _print_table(records: list[Record], machine: dict) -> None:
+    head, rows = _table(records)
+    title = f"{machine['device']}, {machine['threads']} threads, {machine['cpu']}, torch {machine['torch']}"
+    note = "ms for the whole batch, medians; copies: t_step in copies of the logits; peak: MB a t_step takes on top"
+    try:
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+        print(title)
+        for row in [head, *rows]:
+            print("  ".join(_cells(row, widths)))
+        print(note)
+        return
+    table = Table(title=title, caption=note, box=box.SIMPLE)
+    for i, name in enumerate(head):
+        table.add_column(name, justify="right" if i else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    needed = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    Console(width=max(console.width, needed)).print(table)  # a narrow terminal wraps; nothing is cut off
+
+
+def _cells(row: list[str], widths: list[int]) -> Iterable[str]:
+    return (
+        cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    )
+
+
+def _table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """One row a case, one column a step."""
+    by_case: dict[tuple, dict[str, Record]] = {}
+    for record in records:
+        by_case.setdefault((record.structure, str(record.size), record.batch), {})[record.step] = record
+    head = ["case", "batch", "copy", *benchmark.STEPS, "copies", "peak"]
+    rows = []
+    for by_step in by_case.values():
+        update = by_step["t_step"]
+        name = Case(update.structure, update.size).name
+        times = [_ms(by_step[step].ms) for step in benchmark.STEPS]
+        peak = "" if update.peak_bytes is None else f"{update.peak_bytes / 1e6:.3g}"
+        rows.append([name, str(update.batch), _ms(update.copy_ms), *times, _ms(update.copies), peak])
+    return head, rows
+
+
+def _ms(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

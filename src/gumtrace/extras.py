@@ -1,0 +1,27 @@
+"""Packages that only some parts of the library need."""
+
+from importlib import import_module
+from typing import Any
+
+
+class MissingExtra(ImportError):
+    """A package of an extra is not installed; the message says how to install it."""
+
+
+def require(module: str, extra: str) -> Any:
+    """Import a module of one of the extras.
+
+    >>> require("math", "plot").pi
+    3.141592653589793
+    >>> require("no_such_package.part", "plot")
+    Traceback (most recent call last):
+    ...
+    gumtrace.extras.MissingExtra: this needs no_such_package: pip install gumtrace[plot]
+    """
+    package = module.partition(".")[0]
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise MissingExtra(f"this needs {package}: pip install gumtrace[{extra}]", name=package) from None

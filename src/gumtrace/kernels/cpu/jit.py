@@ -1,0 +1,24 @@
+"""The compiler's settings, and a cache of compiled code that can be trusted.
+
+Numba keeps compiled functions on disk until their own file changes, although they contain code of the functions they
+call: after a change elsewhere, an upgrade of the package for instance, it would run a mixture of old and new. Here
+compiled code is valid only for exactly the sources of all kernels together.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from numba import njit
+
+SOURCES = sorted(Path(__file__).parent.glob("*.py"))
+STAMP = hashlib.sha256(b"\0".join(path.read_bytes() for path in SOURCES)).hexdigest()
+
+
+def jit(function: Callable, **options) -> Callable:
+    """Compile without the GIL; divisions and logarithms follow IEEE rules and raise nothing."""
+    compiled = njit(cache=True, nogil=True, error_model="numpy", **options)(function)
+    cache_file = getattr(compiled._cache, "_cache_file", None)
+    if cache_file is not None and hasattr(cache_file, "_source_stamp"):
+        cache_file._source_stamp = STAMP
+    return compiled

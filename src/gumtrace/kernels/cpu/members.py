@@ -1,0 +1,44 @@
+"""Who raced in each decision of one item: the incidence written out, to be looked at. The formula never needs it so."""
+
+import numpy as np
+
+from gumtrace.kernels.cpu.incidence import incidence, workspace
+from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.kinds import Geometry
+
+
+def members(geometry: Geometry, winners: np.ndarray, links: np.ndarray) -> list[np.ndarray]:
+    """The keys of each decision in increasing order, empty where there was none; those that a mask keeps out are listed.
+
+    Args:
+        winners: (winner_slots,) int32.
+        links: (link_slots,) int32.
+    """
+    ends, keys = _members(geometry, winners[None], links[None], np.empty(0, np.float32))
+    return [np.sort(part) for part in np.split(keys, ends[1:-1])] if len(ends) > 1 else []
+
+
+@jit
+def _members(geometry, winners, links, like):
+    """Decision b has keys[ends[b] : ends[b + 1]]."""
+    s = workspace(geometry, links, like)
+    groups = incidence(s, geometry, winners[0], links[0])
+    ends = np.zeros(geometry.decisions + 1, np.int64)
+    for g in range(groups):
+        above = g
+        while above >= 0:
+            ends[s.decision[above] + 1] += s.offsets[g + 1] - s.offsets[g]
+            above = s.parent[above]
+    for b in range(geometry.decisions):
+        ends[b + 1] += ends[b]
+    keys = np.empty(ends[-1], np.int32)
+    cursor = ends.copy()
+    for g in range(groups):
+        above = g
+        while above >= 0:
+            b = s.decision[above]
+            for i in range(s.offsets[g], s.offsets[g + 1]):
+                keys[cursor[b]] = s.keys[i]
+                cursor[b] += 1
+            above = s.parent[above]
+    return ends, keys

@@ -1,0 +1,83 @@
+"""Pictures of structures and of the decisions that made them. Needs matplotlib: pip install gumtrace[plot]."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gumtrace.extras import require
+from gumtrace.kernels import kinds
+from gumtrace.plotting import graphs, rows
+from gumtrace.plotting.style import INK, chances
+from gumtrace.steps import Names
+from gumtrace.traces.trace import Trace
+
+_DRAWINGS = {
+    kinds.SUBSET: rows.subset,
+    kinds.PERMUTATION: rows.permutation,
+    kinds.MATCHING: rows.matching,
+    kinds.SPANNING_TREE: graphs.spanning_tree,
+    kinds.SPARSE_TREE: graphs.spanning_tree,
+    kinds.ARBORESCENCE: graphs.arborescence,
+    kinds.BINARY_TREE: graphs.binary_tree,
+    kinds.EXPLICIT: rows.decisions,
+}
+
+
+def structure(trace: Trace, *, logits=None, ax=None, title: str | None = None, labels: Names | None = None):
+    """Draws the structure of one trace, with the order of choice where there is one.
+
+    Args:
+        trace: a single one: index a batch first. A trace of `Custom` is drawn as its decisions.
+        logits: of the distribution; weights then show as heights, shades or sizes.
+        ax: where to draw; by default a new figure.
+        labels: names of keys, nodes or tokens; of rows and columns, as a pair, for a matching.
+
+    Returns the axes.
+    """
+    geometry = trace.layout.geometry
+    ax = _axes(trace, ax, title)
+    _DRAWINGS[geometry.kind](ax, trace, _names(geometry, labels), chances(logits, geometry.keys))
+    return ax
+
+
+def decisions(trace: Trace, *, ax=None, title: str | None = None, labels: Names | None = None):
+    """Draws the decisions of one trace of any structure: a row each, the keys that raced shaded, the winner filled."""
+    ax = _axes(trace, ax, title)
+    rows.decisions(ax, trace, labels or range(trace.layout.geometry.keys), None)
+    return ax
+
+
+def gallery(
+    traces: Mapping[str, Trace],
+    path: str | Path,
+    *,
+    logits: Mapping[str, Any] | None = None,
+    labels: Mapping[str, Names] | None = None,
+) -> Path:
+    """Saves one picture of several traces, each under its name; `logits` and `labels` go by the same names."""
+    figure_class = require("matplotlib.figure", "plot").Figure  # not pyplot: no window, no state
+    columns = min(len(traces), 3)
+    lines = -(-len(traces) // max(columns, 1))
+    figure = figure_class(figsize=(4 * columns, 4 * lines), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12, hspace=0.05)
+    for place, (name, trace) in enumerate(traces.items(), 1):
+        ax = figure.add_subplot(lines, columns, place)
+        structure(trace, ax=ax, title=name, logits=(logits or {}).get(name), labels=(labels or {}).get(name))
+    figure.savefig(path, dpi=150)
+    return Path(path)
+
+
+def _axes(trace: Trace, ax, title: str | None):
+    if trace.shape:
+        raise ValueError(f"a picture shows one trace, this one has shape {tuple(trace.shape)}: index it first")
+    if ax is None:
+        _, ax = require("matplotlib.pyplot", "plot").subplots(figsize=(4.6, 4.4), layout="constrained")
+    if title is not None:
+        ax.set_title(title, fontsize=12, color=INK, pad=8)
+    return ax
+
+
+def _names(geometry: kinds.Geometry, labels: Names | None):
+    if geometry.kind == kinds.MATCHING:
+        return labels or (range(geometry.n), range(geometry.m))
+    return labels or range(max(geometry.n, geometry.keys))

@@ -1,0 +1,179 @@
+"""Pictures of spanning trees, arborescences and binary trees."""
+
+import math
+from collections import defaultdict
+
+import numpy as np
+
+from gumtrace.kernels.kinds import SPARSE_TREE
+from gumtrace.plotting.style import ACCENT, CHOSEN, FAINT, INK, MANY, PAPER, SHADES, SOFT, badge, bare, mix, node
+from gumtrace.steps import depth
+from gumtrace.traces.trace import Trace
+
+
+def spanning_tree(ax, trace: Trace, names, chance) -> None:
+    """Nodes on a circle, the edges of the tree numbered in order of choice, the others faint."""
+    geometry = trace.layout.geometry
+    chosen = [k for k in trace.winners.tolist() if k >= 0]
+    if geometry.kind == SPARSE_TREE:
+        n, ends = geometry.n, [tuple(e) for e in geometry.edges.T.tolist()]
+    else:
+        n = len(chosen) + geometry.extra  # without the padding
+        ends = [divmod(k, geometry.n) for k in range(geometry.keys)]
+    turn = np.pi / 2 - 2 * np.pi * np.arange(n) / max(n, 1)
+    at = np.stack([np.cos(turn), np.sin(turn)], 1)  # (n, 2)
+    usual = 0.25 if n <= MANY or geometry.kind == SPARSE_TREE else 0.0
+    for k, (u, v) in enumerate(ends):
+        strength = usual if chance is None else chance[k]
+        if max(u, v) < n and (u < v or geometry.kind == SPARSE_TREE) and strength > (0 if n <= MANY else 0.1):
+            ax.plot(*at[[u, v]].T, color=mix(SOFT, 0.12 + 0.6 * strength), linewidth=0.6 + 0.9 * strength, zorder=1)
+    taken = list(at)  # places that a number must keep away from
+    for k in chosen:
+        ax.plot(*at[list(ends[k])].T, color=CHOSEN, linewidth=2.4, zorder=2, solid_capstyle="round")
+    for step, k in enumerate(chosen if n <= MANY else []):
+        place = _free_place(at[ends[k][0]], at[ends[k][1]], taken, [at[list(ends[j])] for j in chosen if j != k])
+        taken.append(place)
+        badge(ax, place[0], place[1], step + 1)
+    for v in range(n):
+        node(ax, at[v, 0], at[v, 1], names[v] if n <= MANY else "", radius=0.115 if n <= MANY else 0.03)
+    bare(ax, (-1.25, 1.25), (-1.25, 1.25), "numbers: order of choice" if n <= MANY else "")
+
+
+def _free_place(start: np.ndarray, end: np.ndarray, taken: list[np.ndarray], others: list[np.ndarray]) -> np.ndarray:
+    """The point of an edge farthest from nodes, numbers and other edges; near its middle if that is no worse."""
+
+    def room(share: float) -> float:
+        point = start + share * (end - start)
+        gaps = [float(np.linalg.norm(point - t)) for t in taken] + [
+            0.8 * _distance(point, *edge) + 0.1 for edge in others
+        ]
+        return min([0.3, *gaps]) - 0.05 * abs(share - 0.5)
+
+    share = max(np.linspace(0.25, 0.75, 21), key=room)
+    return start + share * (end - start)
+
+
+def _distance(point: np.ndarray, start: np.ndarray, end: np.ndarray) -> float:
+    """From a point to a segment."""
+    along = np.clip((point - start) @ (end - start) / ((end - start) @ (end - start)), 0, 1)
+    return float(np.linalg.norm(point - start - along * (end - start)))
+
+
+def arborescence(ax, trace: Trace, names, chance) -> None:
+    """Layers below the root. Contracted cycles are shaded; an edge that was dropped when its cycle opened is dashed."""
+    n, root = trace.layout.geometry.n, trace.layout.geometry.extra
+    links = trace.links.tolist()
+    parent = {v: u for u, v in trace.value.nonzero().tolist()}
+    at, room = _layered(parent, root)
+    around = {v: _around(v, links) for v in at}
+    deepest = max((len(chain) for chain in around.values()), default=0)
+    radius = min(0.17, 0.27 * room)
+    for cycle in sorted(
+        {c for chain in around.values() for c in chain}, reverse=True
+    ):  # outer ones have larger numbers
+        inside = [v for v in at if cycle in around[v]]
+        height = max(around[v].index(cycle) for v in inside)  # cycles within cycles
+        reach = radius + (0.5 * room - radius) * (height + 1) / (deepest + 1)
+        strokes = [(at[v], at[parent[v]] if parent[v] in inside else at[v]) for v in inside]
+        _blob(ax, strokes, reach, SHADES[min(len(_around(cycle, links)), len(SHADES) - 1)])
+    discs = {}
+    for v, (x, y) in at.items():
+        look = {"fill": ACCENT, "edge": ACCENT, "ink": PAPER} if v == root else {}
+        discs[v] = node(ax, x, y, names[v] if n <= MANY else "", radius=radius, size=9.5 * radius / 0.17, **look)
+    for v, u in parent.items():
+        width = 2.0 if chance is None else 1.2 + 1.6 * chance[u * n + v] ** 0.5
+        _arrow(ax, at[u], at[v], discs[u], discs[v], color=CHOSEN, linewidth=width)
+    middle = sum(x for x, _ in at.values()) / len(at)
+    for key in trace.winners.tolist():
+        u, v = divmod(key, n)
+        if key >= 0 and parent[v] != u:
+            side = 1 if at[u][0] + at[v][0] >= 2 * middle else -1
+            bend = f"arc3,rad={side * 0.5}"
+            style = {"color": ACCENT, "linewidth": 1.2, "linestyle": (0, (3, 2)), "connectionstyle": bend}
+            _arrow(ax, at[u], at[v], discs[u], discs[v], **style)
+    caption = "shaded: cycles, dashed: edges dropped again" if deepest else "no cycle was contracted"
+    xs, ys = zip(*at.values(), strict=True)
+    bare(ax, _view(xs), _view(ys), caption)
+
+
+def _view(values: tuple[float, ...]) -> tuple[float, float]:
+    middle, half = (min(values) + max(values)) / 2, (max(values) - min(values)) / 2
+    return middle - max(half + 0.45, 1.2), middle + max(half + 0.45, 1.2)
+
+
+def _layered(parent: dict[int, int], root: int) -> tuple[dict[int, tuple[float, float]], float]:
+    """Leaves side by side, parents above the middle of their children, in a box of 4 x 3.4; and the least distance."""
+    children = defaultdict(list)
+    for v, u in sorted(parent.items()):
+        children[u].append(v)
+    at: dict[int, tuple[float, float]] = {}
+    leaves = deepest = 0
+    stack = [(root, 0, False)]
+    while stack:
+        v, level, ready = stack.pop()
+        deepest = max(deepest, level)
+        if not ready and children[v]:
+            stack += [(v, level, True), *((c, level + 1, False) for c in reversed(children[v]))]
+        else:
+            x = sum(at[c][0] for c in children[v]) / len(children[v]) if children[v] else leaves
+            leaves += not children[v]
+            at[v] = (float(x), -float(level))
+    across, down = min(1.3, 4 / max(leaves - 1, 1)), min(1.2, 3.4 / max(deepest, 1))
+    return {v: (across * x, down * y) for v, (x, y) in at.items()}, min(across, down)
+
+
+def _around(v: int, links: list[int]) -> list[int]:
+    """The supernodes that hold one, from the inside out."""
+    chain = []
+    while links[v] >= 0:
+        v = links[v]
+        chain.append(v)
+    return chain
+
+
+def _blob(ax, strokes, radius: float, color: str) -> None:
+    """All points near some edges, with a darker rim: round strokes in data units, so that they grow with the picture."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    for reach, face in ((radius + 0.015, mix(ACCENT, 0.55)), (radius, color)):
+        for start, end in strokes:
+            ax.add_patch(PathPatch(Path(_capsule(start, end, reach)), facecolor=face, linewidth=0, zorder=0.5))
+
+
+def _capsule(start, end, radius: float) -> np.ndarray:
+    """The outline of all points within a radius of a segment, (points, 2)."""
+    (x0, y0), (x1, y1) = start, end
+    heading = math.atan2(y1 - y0, x1 - x0)
+    turn = np.linspace(math.pi / 2, 3 * math.pi / 2, 40) + heading
+    back = np.stack([x0 + radius * np.cos(turn), y0 + radius * np.sin(turn)], 1)
+    front = np.stack([x1 - radius * np.cos(turn), y1 - radius * np.sin(turn)], 1)
+    return np.concatenate([back, front])
+
+
+def _arrow(ax, start, end, from_disc, to_disc, **style) -> None:
+    from matplotlib.patches import FancyArrowPatch
+
+    ends = {"patchA": from_disc, "patchB": to_disc, "shrinkA": 1, "shrinkB": 1}
+    ax.add_patch(
+        FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=60 * to_disc.radius, zorder=3, **ends, **style)
+    )
+
+
+def binary_tree(ax, trace: Trace, names, chance) -> None:
+    """Tokens from left to right, each as deep as it is in the tree."""
+    parents = trace.links.tolist()
+    level = [depth(i, parents) if parents[i] > -2 else -1 for i in range(len(parents))]
+    low = -max(level, default=0) - 0.9
+    for i, parent in enumerate(parents):
+        if parent > -2:
+            ax.plot([i, i], [-level[i], low + 0.1], color=FAINT, linewidth=1, zorder=1)
+        if parent >= 0:
+            ax.plot([parent, i], [-level[parent], -level[i]], color=CHOSEN, linewidth=2.2, zorder=2)
+        if len(parents) <= MANY:
+            ax.text(i, low, names[i], ha="center", va="top", fontsize=9.5, color=INK if parent > -2 else SOFT)
+        if parent > -2:
+            size = 70 if chance is None else 40 + 130 * chance[i]
+            color = ACCENT if parent == -1 else CHOSEN
+            ax.scatter([i], [-level[i]], s=size, color=color, zorder=4, edgecolors=PAPER, linewidths=1.5)
+    bare(ax, (-0.7, len(parents) - 0.3), (low - 0.7, 0.5), "each token splits the gap that it won", equal=False)

@@ -1,0 +1,148 @@
+"""One small distribution of every kind, for what must hold of all of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import twins
+from torch import Tensor
+
+import gumtrace as gt
+from gumtrace.recursions import CentreClustering, MaximalIndependentSet
+
+CYCLE = torch.eye(6).roll(1, 0)  # six nodes in a ring
+EDGES = torch.tensor([[0, 1, 2, 3, 0, 2, 1, 4], [1, 2, 3, 4, 4, 2, 3, 3]])  # five nodes, one loop, one parallel edge
+
+
+@dataclass(frozen=True)
+class Case:
+    """`build` takes logits (*B, *keys); `races` says which keys race, by mask and structure alone."""
+
+    name: str
+    keys: tuple[int, ...]
+    event: tuple[int, ...]
+    build: Callable[..., gt.Subset]
+    races: Callable[[tuple[int, ...]], Tensor] | None = None
+    certain: bool = False  # there is only one trace
+    kind: str = "ones"  # of value: ones (0/1), order (of a permutation), parents, labels
+
+    def logits(self, batch_shape=(), dtype=torch.float32) -> Tensor:
+        seeded = torch.Generator().manual_seed(len(self.name))
+        return torch.randn(*batch_shape, *self.keys, generator=seeded, dtype=torch.float64).to(dtype)
+
+    def racing(self, batch_shape=()) -> Tensor:
+        racing = torch.ones(self.keys, dtype=torch.bool) if self.races is None else self.races(batch_shape)
+        return racing.expand(*batch_shape, *self.keys)
+
+    def __call__(self, batch_shape=(), dtype=torch.float32):
+        return self.build(self.logits(batch_shape, dtype))
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def lengths(batch_shape, n: int) -> Tensor:
+    """n and n - 1 in turn along the last batch dimension."""
+    return n - torch.arange(batch_shape[-1]) % 2 if batch_shape else torch.tensor(n - 1)
+
+
+def inside(n: int, dims: int = 1, also: Tensor | None = None) -> Callable[..., Tensor]:
+    def races(batch_shape):
+        row = torch.arange(n) < lengths(batch_shape, n)[..., None]
+        keys = row if dims == 1 else row[..., :, None] & row[..., None, :]
+        return keys if also is None else keys & also
+
+    return races
+
+
+def but(shape, *keys: int) -> Tensor:
+    """All keys but some."""
+    mask = torch.ones(shape, dtype=torch.bool)
+    mask.view(-1)[list(keys)] = False
+    return mask
+
+
+def upper(n: int) -> Tensor:
+    return torch.ones(n, n, dtype=torch.bool).triu(1)
+
+
+def into_others(n: int, root: int) -> Tensor:
+    return ~torch.eye(n, dtype=torch.bool) & (torch.arange(n) != root)
+
+
+def _sparse(x, **more):
+    return gt.SpanningTree.from_edges(x, EDGES, 5, **more)
+
+
+def _ragged(structure, n: int, dims: int = 1, **fixed):
+    return lambda x, **more: structure(x, lengths=lengths(x.shape[:-dims], n), **fixed, **more)
+
+
+def _masked(structure, mask: Tensor, **fixed):
+    return lambda x, **more: structure(x, mask=mask, **fixed, **more)
+
+
+def _fixed(structure, **fixed):
+    return lambda x, **more: structure(x, **fixed, **more)
+
+
+def _by_item(x, **more):
+    k = torch.arange(x.shape[-2]) % 5 if x.dim() > 1 else torch.tensor(2)
+    return gt.Subset(x, k, **more)
+
+
+def _always(mask: Tensor):
+    return lambda batch_shape: mask
+
+
+CASES = [
+    Case("subset", (6,), (6,), _fixed(gt.Subset, k=3)),
+    Case("subset-none", (4,), (4,), _fixed(gt.Subset, k=0), certain=True),
+    Case("subset-all", (4,), (4,), _fixed(gt.Subset, k=4)),
+    Case("subset-by-item", (6,), (6,), _by_item),
+    Case("subset-masked", (6,), (6,), _masked(gt.Subset, but(6, 2, 5), k=2), _always(but(6, 2, 5))),
+    Case("subset-ragged", (6,), (6,), _ragged(gt.Subset, 6, k=3), inside(6)),
+    Case("subset-1", (1,), (1,), _fixed(gt.Subset, k=1), certain=True),
+    Case("subset-2", (2,), (2,), _fixed(gt.Subset, k=1)),
+    Case("permutation", (5,), (5,), gt.Permutation, kind="order"),
+    Case("permutation-masked", (5,), (5,), _masked(gt.Permutation, but(5, 1)), _always(but(5, 1)), kind="order"),
+    Case("permutation-ragged", (5,), (5,), _ragged(gt.Permutation, 5), inside(5), kind="order"),
+    Case("permutation-matrix", (4,), (4, 4), _fixed(gt.Permutation, matrix=True)),
+    Case("permutation-matrix-ragged", (4,), (4, 4), _ragged(gt.Permutation, 4, matrix=True), inside(4)),
+    Case("permutation-1", (1,), (1,), gt.Permutation, certain=True, kind="order"),
+    Case("permutation-2", (2,), (2,), gt.Permutation, kind="order"),
+    Case("matching", (4, 4), (4, 4), gt.Matching),
+    Case("matching-wide", (3, 5), (3, 5), gt.Matching),
+    Case("matching-masked", (3, 5), (3, 5), _masked(gt.Matching, but((3, 5), 3)), _always(but((3, 5), 3))),
+    Case("matching-ragged", (4, 4), (4, 4), _ragged(gt.Matching, 4, 2), inside(4, 2)),
+    Case("matching-1", (1, 1), (1, 1), gt.Matching, certain=True),
+    Case("matching-2", (2, 2), (2, 2), gt.Matching),
+    Case("spanning-tree", (5, 5), (5, 5), gt.SpanningTree, _always(upper(5))),
+    Case("forest", (5, 5), (5, 5), _fixed(gt.SpanningTree, components=2), _always(upper(5))),
+    Case("spanning-tree-masked", (5, 5), (5, 5), _masked(gt.SpanningTree, but((5, 5), 1)), _always(upper(5) & but((5, 5), 1))),
+    Case("spanning-tree-ragged", (5, 5), (5, 5), _ragged(gt.SpanningTree, 5, 2), inside(5, 2, upper(5))),
+    Case("spanning-tree-1", (1, 1), (1, 1), gt.SpanningTree, _always(upper(1)), certain=True),
+    Case("spanning-tree-2", (2, 2), (2, 2), gt.SpanningTree, _always(upper(2)), certain=True),
+    Case("sparse-tree", (8,), (8,), _sparse, _always(EDGES[0] != EDGES[1])),
+    Case("sparse-forest", (8,), (8,), _fixed(_sparse, components=3), _always(EDGES[0] != EDGES[1])),
+    Case("sparse-tree-masked", (8,), (8,), _masked(_sparse, but(8, 3)), _always((EDGES[0] != EDGES[1]) & but(8, 3))),
+    Case("arborescence", (4, 4), (4, 4), gt.Arborescence, _always(into_others(4, 0))),
+    Case("arborescence-root", (5, 5), (5, 5), _fixed(gt.Arborescence, root=2), _always(into_others(5, 2))),
+    Case("arborescence-masked", (4, 4), (4, 4), _masked(gt.Arborescence, but((4, 4), 7)), _always(into_others(4, 0) & but((4, 4), 7))),
+    Case("arborescence-ragged", (5, 5), (5, 5), _ragged(gt.Arborescence, 5, 2, root=2), inside(5, 2, into_others(5, 2))),
+    Case("arborescence-1", (1, 1), (1, 1), gt.Arborescence, _always(into_others(1, 0)), certain=True),
+    Case("arborescence-2", (2, 2), (2, 2), gt.Arborescence, _always(into_others(2, 0)), certain=True),
+    Case("binary-tree", (6,), (6,), gt.BinaryTree, kind="parents"),
+    Case("binary-tree-masked", (6,), (6,), _masked(gt.BinaryTree, but(6, 0, 3)), _always(but(6, 0, 3)), kind="parents"),
+    Case("binary-tree-ragged", (6,), (6,), _ragged(gt.BinaryTree, 6), inside(6), kind="parents"),
+    Case("binary-tree-1", (1,), (1,), gt.BinaryTree, certain=True, kind="parents"),
+    Case("binary-tree-2", (2,), (2,), gt.BinaryTree, kind="parents"),
+    Case("custom", (3, 4), (3, 4), _fixed(gt.Custom, algorithm=twins.Matching(3, 4), event_dim=2)),
+    Case("custom-ragged", (6,), (6,), _ragged(gt.Custom, 6, algorithm=MaximalIndependentSet(CYCLE), event_dim=1), inside(6)),
+    Case("custom-value", (6,), (6,), _fixed(gt.Custom, algorithm=CentreClustering(CYCLE), event_dim=1), kind="labels"),
+    Case("custom-1", (1,), (1,), _fixed(gt.Custom, algorithm=twins.Subset(1, 1), event_dim=1), certain=True),
+]  # fmt: skip
