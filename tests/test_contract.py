@@ -71,7 +71,7 @@ def test_gradients_of_an_empty_batch_are_empty(case):
     d = case.build(x)
     trace = d.sample_trace((2,))
     for y in (d.perturb((2,)), d.trace_log_prob(trace), d.conditional(trace)):
-        (grad,) = torch.autograd.grad(y.sum(), x)
+        (grad,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
         assert grad.shape == x.shape
 
 
@@ -244,7 +244,7 @@ def test_gradients_are_finite_and_zero_where_nothing_races(case):
     d = case.build(x)
     trace = d.sample_trace((2,))
     for y in (d.trace_log_prob(trace), d.conditional(trace), d.noise_log_prob(d.perturb((2,)))):
-        (grad,) = torch.autograd.grad(y.where(y.isfinite(), 0.0).sum(), x)
+        (grad,) = torch.autograd.grad(y.where(y.isfinite(), 0.0).sum(), x, retain_graph=True)
         assert grad.isfinite().all()
         assert (grad[~racing] == 0).all()
 

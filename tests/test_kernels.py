@@ -1,0 +1,134 @@
+"""The floor of it all: vector functions, noise, sorting, and a cache of compiled code that is never stale."""
+
+import numpy as np
+import pytest
+import torch
+from numba import njit
+from scipy import stats
+
+import gumtrace as gt
+from common import FALSE_ALARM, seeded
+from gumtrace.kernels.cpu import jit, vectors
+from gumtrace.kernels.cpu.order import sort_racing, top_racing
+
+DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+@njit
+def exponential(x):
+    vectors.exp_row(x, x.size, vectors.integer_row(x, x.size))
+
+
+@njit
+def logarithm(x):
+    vectors.log_row(x, x.size, vectors.integer_row(x, x.size))
+
+
+@DTYPES
+def test_exp(dtype):
+    x = np.linspace(-86.9 if dtype is np.float32 else -700, 3, 1_000_003).astype(dtype)
+    y = x.copy()
+    exponential(y)
+    assert np.abs(y / np.exp(x.astype(np.longdouble)) - 1).max() < 2 * np.finfo(dtype).eps
+    ends = np.array([-np.inf, -1e30, 0.0], dtype)
+    exponential(ends)
+    assert ends.tolist() == [0, 0, 1]
+
+
+@DTYPES
+def test_log(dtype):
+    for x in (np.geomspace(1e-37, 1e37, 1_000_003), np.linspace(0.999, 1.001, 1_000_003)):
+        y = x.astype(dtype)
+        exact = np.log(y.astype(np.longdouble))
+        logarithm(y)
+        error = np.abs(y - exact)
+        assert (error <= 2 * np.finfo(dtype).eps * np.maximum(np.abs(exact), np.finfo(dtype).tiny)).all()
+
+
+@DTYPES
+def test_noise_has_the_law_of_an_exponential(dtype):
+    n = 1_000_000
+    row, spare = np.empty(n, dtype), np.empty(n, dtype)
+    scratch = np.empty(n, np.int32 if dtype is np.float32 else np.int64)
+    vectors.log_exponential_row(np.array([1, 2], np.uint64), 0, row, n, spare, scratch)
+    e = np.exp(row.astype(np.float64))
+    assert stats.kstest(e, "expon").pvalue > FALSE_ALARM
+    assert (
+        stats.kstest(e[e < 1e-3] / 1e-3, lambda t: -np.expm1(-1e-3 * t) / -np.expm1(-1e-3)).pvalue > FALSE_ALARM
+    )  # the winners' tail
+    assert stats.kstest(e[e > 7] - 7, "expon").pvalue > FALSE_ALARM  # and the losers'
+    assert abs(np.corrcoef(e[1:], e[:-1])[0, 1]) < 5 / n**0.5
+    assert len(np.unique(row)) > 0.9 * n  # float32 draws do tie, but not because uniforms are coarse
+
+
+@DTYPES
+def test_noise_of_the_extreme_uniforms_is_finite(dtype, monkeypatch):
+    """All bits zero, all bits one, and the last bit either way: E is never 0, inf or nan."""
+    for bits in (0, 1, 2**64 - 1, 2**64 - 2, 2**63, 2**63 - 1):
+        z = np.uint64(bits)
+        w = dtype(np.int64((z >> np.uint64(1)) | np.uint64(1))) * dtype(2.0**-64)
+        assert 0 < w <= 0.5
+        for e in (-np.log(w), -np.log1p(-w)):
+            assert 0 < e < 45
+            assert np.isfinite(np.log(e))
+
+
+def test_noise_depends_on_seed_and_position_only():
+    a, b, c = (np.empty(64, np.float32) for _ in range(3))
+    spare, scratch = np.empty(64, np.float32), np.empty(64, np.int32)
+    vectors.log_exponential_row(np.array([1, 2], np.uint64), 0, a, 64, spare, scratch)
+    vectors.log_exponential_row(np.array([1, 2], np.uint64), 32, b, 32, spare, scratch)
+    vectors.log_exponential_row(np.array([1, 3], np.uint64), 0, c, 64, spare, scratch)
+    assert (a[32:] == b[:32]).all()
+    assert not (a == c).any()
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 1000, 100_000])
+def test_sort_racing(count):
+    g = np.random.default_rng(count).integers(-3, 4, count).astype(np.float32)
+    g[::7] = -np.inf
+    expected = [k for k in np.argsort(-g, kind="stable") if g[k] > -np.inf]
+    assert sort_racing(g).tolist() == expected
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 7, 64, 100])
+def test_top_racing(k):
+    g = np.random.default_rng(k).integers(-5, 6, 100).astype(np.float64)
+    g[3:40] = -np.inf
+    out = np.empty(k, np.int32)
+    count = top_racing(g, k, out)
+    assert count == min(k, 63)
+    assert out[:count].tolist() == [i for i in np.argsort(-g, kind="stable") if g[i] > -np.inf][:k]
+
+
+def test_compiled_code_is_keyed_by_all_sources():
+    """Numba alone would keep a function compiled with an old version of what it calls."""
+    from gumtrace.kernels.cpu import formula, sampling
+
+    for module in (formula, sampling):
+        for name in ("log_prob", "trace"):
+            if hasattr(module, name):
+                assert getattr(module, name)._cache._cache_file._source_stamp == jit.STAMP
+
+
+def test_only_the_upper_triangle_is_drawn():
+    """The lower one is neither read nor drawn: nan there changes nothing, and G is -inf."""
+    logits = torch.zeros(3, 5, 5)
+    poisoned = torch.where(torch.ones(5, 5).triu(1).bool(), logits, torch.nan)
+    a, b = (gt.SpanningTree(x).perturb((4,), generator=seeded()) for x in (logits, poisoned))
+    assert a.equal(b)
+    assert a[..., *torch.tril_indices(5, 5)].isneginf().all()
+
+
+def test_backends_names_the_cpu():
+    assert gt.backends()["cpu"].startswith("numba")
+
+
+def test_trace_memory_is_at_most_that_of_the_logits():
+    x = torch.zeros(16, 50, 50)
+    dists = [gt.Matching(x), gt.SpanningTree(x), gt.Arborescence(x)]
+    dists += [f(x[..., 0]) for f in (gt.Permutation, gt.BinaryTree, lambda y: gt.Subset(y, 10))]
+    for dist in dists:
+        trace = dist.sample_trace()
+        used = sum(t.numel() * t.element_size() for t in (trace.choices, trace.links))
+        assert used <= dist.logits.numel() * dist.logits.element_size()
