@@ -10,7 +10,7 @@ from torch import Tensor
 import gumtrace as gt
 from gumtrace.recursions import CentreClustering, MaximalIndependentSet
 
-CYCLE = torch.eye(6).roll(1, 0)  # six nodes in a ring
+RING = torch.eye(6).roll(1, 0)  # six nodes in a ring
 EDGES = torch.tensor([[0, 1, 2, 3, 0, 2, 1, 4], [1, 2, 3, 4, 4, 2, 3, 3]])  # five nodes, one loop, one parallel edge
 
 
@@ -99,6 +99,10 @@ def _always(mask: Tensor):
     return lambda batch_shape: mask
 
 
+HOLE, ROOTED = but((5, 5), 1), into_others(5, 2)
+APART, CLUSTERS = MaximalIndependentSet(RING), CentreClustering(RING)
+LOOPLESS = EDGES[0] != EDGES[1]
+
 CASES = [
     Case("subset", (6,), (6,), _fixed(gt.Subset, k=3)),
     Case("subset-none", (4,), (4,), _fixed(gt.Subset, k=0), certain=True),
@@ -123,17 +127,17 @@ CASES = [
     Case("matching-2", (2, 2), (2, 2), gt.Matching),
     Case("spanning-tree", (5, 5), (5, 5), gt.SpanningTree, _always(upper(5))),
     Case("forest", (5, 5), (5, 5), _fixed(gt.SpanningTree, components=2), _always(upper(5))),
-    Case("spanning-tree-masked", (5, 5), (5, 5), _masked(gt.SpanningTree, but((5, 5), 1)), _always(upper(5) & but((5, 5), 1))),
+    Case("spanning-tree-masked", (5, 5), (5, 5), _masked(gt.SpanningTree, HOLE), _always(upper(5) & HOLE)),
     Case("spanning-tree-ragged", (5, 5), (5, 5), _ragged(gt.SpanningTree, 5, 2), inside(5, 2, upper(5))),
     Case("spanning-tree-1", (1, 1), (1, 1), gt.SpanningTree, _always(upper(1)), certain=True),
     Case("spanning-tree-2", (2, 2), (2, 2), gt.SpanningTree, _always(upper(2)), certain=True),
-    Case("sparse-tree", (8,), (8,), _sparse, _always(EDGES[0] != EDGES[1])),
-    Case("sparse-forest", (8,), (8,), _fixed(_sparse, components=3), _always(EDGES[0] != EDGES[1])),
-    Case("sparse-tree-masked", (8,), (8,), _masked(_sparse, but(8, 3)), _always((EDGES[0] != EDGES[1]) & but(8, 3))),
+    Case("sparse-tree", (8,), (8,), _sparse, _always(LOOPLESS)),
+    Case("sparse-forest", (8,), (8,), _fixed(_sparse, components=3), _always(LOOPLESS)),
+    Case("sparse-tree-masked", (8,), (8,), _masked(_sparse, but(8, 3)), _always(LOOPLESS & but(8, 3))),
     Case("arborescence", (4, 4), (4, 4), gt.Arborescence, _always(into_others(4, 0))),
-    Case("arborescence-root", (5, 5), (5, 5), _fixed(gt.Arborescence, root=2), _always(into_others(5, 2))),
-    Case("arborescence-masked", (4, 4), (4, 4), _masked(gt.Arborescence, but((4, 4), 7)), _always(into_others(4, 0) & but((4, 4), 7))),
-    Case("arborescence-ragged", (5, 5), (5, 5), _ragged(gt.Arborescence, 5, 2, root=2), inside(5, 2, into_others(5, 2))),
+    Case("arborescence-root", (5, 5), (5, 5), _fixed(gt.Arborescence, root=2), _always(ROOTED)),
+    Case("arborescence-masked", (5, 5), (5, 5), _masked(gt.Arborescence, HOLE), _always(into_others(5, 0) & HOLE)),
+    Case("arborescence-ragged", (5, 5), (5, 5), _ragged(gt.Arborescence, 5, 2, root=2), inside(5, 2, ROOTED)),
     Case("arborescence-1", (1, 1), (1, 1), gt.Arborescence, _always(into_others(1, 0)), certain=True),
     Case("arborescence-2", (2, 2), (2, 2), gt.Arborescence, _always(into_others(2, 0)), certain=True),
     Case("binary-tree", (6,), (6,), gt.BinaryTree, kind="parents"),
@@ -142,7 +146,7 @@ CASES = [
     Case("binary-tree-1", (1,), (1,), gt.BinaryTree, certain=True, kind="parents"),
     Case("binary-tree-2", (2,), (2,), gt.BinaryTree, kind="parents"),
     Case("custom", (3, 4), (3, 4), _fixed(gt.Custom, algorithm=twins.Matching(3, 4), event_dim=2)),
-    Case("custom-ragged", (6,), (6,), _ragged(gt.Custom, 6, algorithm=MaximalIndependentSet(CYCLE), event_dim=1), inside(6)),
-    Case("custom-value", (6,), (6,), _fixed(gt.Custom, algorithm=CentreClustering(CYCLE), event_dim=1), kind="labels"),
+    Case("custom-ragged", (6,), (6,), _ragged(gt.Custom, 6, algorithm=APART, event_dim=1), inside(6)),
+    Case("custom-value", (6,), (6,), _fixed(gt.Custom, algorithm=CLUSTERS, event_dim=1), kind="labels"),
     Case("custom-1", (1,), (1,), _fixed(gt.Custom, algorithm=twins.Subset(1, 1), event_dim=1), certain=True),
-]  # fmt: skip
+]

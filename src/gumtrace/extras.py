@@ -20,8 +20,9 @@ def require(module: str, extra: str) -> Any:
     """
     package = module.partition(".")[0]
     try:
-        return import_module(module)
+        import_module(package)
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
         raise MissingExtra(f"this needs {package}: pip install gumtrace[{extra}]", name=package) from None
+    return import_module(module)

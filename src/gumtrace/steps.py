@@ -37,7 +37,7 @@ def steps(dist: Structure, trace: Trace, names: Names | None = None) -> list[Ste
     """The decisions of one trace of an unbatched distribution, in the order in which they are taken.
 
     Args:
-        names: what keys, nodes or tokens are called; a pair for the rows and columns of a matching. Default: their numbers.
+        names: what keys, nodes or tokens are called; a pair for rows and columns of a matching. Default: their numbers.
 
     Binary trees come breadth first; arborescences with the nodes first, then every cycle after what it contracts.
 

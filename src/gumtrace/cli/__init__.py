@@ -10,7 +10,7 @@ from gumtrace.extras import MissingExtra
 
 _COMMANDS = {
     "demo": "draw one of each structure, and tell how it came about",
-    "bench": "time the kernels",
+    "bench": "time every structure, and say how much memory it takes",
 }
 
 

@@ -78,7 +78,7 @@ def examples(generator: torch.Generator) -> list[Example]:
     return [
         Example("Subset", "3 of 8 keys: the first to win", gt.Subset(logits(8), k=3)),
         Example("Permutation", "7 keys in order of arrival", gt.Permutation(logits(7))),
-        Example("Matching", "6 rows and 7 columns: a winner crosses out its own", gt.Matching(logits(6, 7))),
+        Example("Matching", "6 x 7: a winner crosses out its row and its column", gt.Matching(logits(6, 7))),
         Example("Spanning tree", "Kruskal on 7 nodes: a winner joins two parts", gt.SpanningTree(logits(7, 7))),
         Example("Arborescence", "Chu-Liu-Edmonds on 7 nodes: a cycle races as one", gt.Arborescence(logits(7, 7))),
         Example("Binary tree", "7 words: a winner splits its gap in two", gt.BinaryTree(logits(7)), words),

@@ -1,6 +1,6 @@
 """Pictures of structures and of the decisions that made them. Needs matplotlib: pip install gumtrace[plot]."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 

@@ -132,7 +132,7 @@ def _around(v: int, links: list[int]) -> list[int]:
 
 
 def _blob(ax, strokes, radius: float, color: str) -> None:
-    """All points near some edges, with a darker rim: round strokes in data units, so that they grow with the picture."""
+    """All points near some edges, with a darker rim: round strokes in data units, which grow with the picture."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 

@@ -53,43 +53,50 @@ def matching(ax, trace: Trace, names, chance) -> None:
     order = _order(trace)
     row_at = {k // m: b for k, b in order.items()}
     column_at = {k % m: b for k, b in order.items()}
-    rows, columns = names
-    large = max(n, m) > MANY
-    for i in range(n):
-        ax.text(-0.72, -i, "" if large else rows[i], ha="right", va="center_baseline", fontsize=9.5, color=INK)
-        for j in range(m):
-            k = i * m + j
-            shade = 0.2 if chance is None else chance[k] ** 0.5
-            face = CHOSEN if k in order else mix(SOFT, 0.08 + 0.5 * shade)
-            ax.add_patch(_square(i, j, face))
-            crossed = min(row_at.get(i, -1), column_at.get(j, n))  # a row that was never matched has nothing to say
-            if k in order and not large:
-                ax.text(j, -i, order[k] + 1, ha="center", va="center_baseline", fontsize=11, color=PAPER, weight="bold")
-            elif crossed >= 0 and not large:
-                ax.text(j, -i, crossed + 1, ha="center", va="center_baseline", fontsize=7.5, color=mix(INK, 0.7))
-    for j in range(m):
-        ax.text(j, 0.72, "" if large else columns[j], ha="center", va="bottom", fontsize=9.5, color=INK)
-    bare(ax, (-1.3, m - 0.2), (0.3 - n, 1.3), "small: the step that crossed a cell out")
+    shade = np.full(n * m, 0.2) if chance is None else chance**0.5
+    _cells(ax, n, m, {k: CHOSEN if k in order else mix(SOFT, 0.08 + 0.5 * shade[k]) for k in range(n * m)})
+    if small := max(n, m) <= MANY:
+        _margins(ax, *names)
+        for k in range(n * m):
+            i, j = divmod(k, m)
+            if k in order:
+                look = {"fontsize": 11, "color": PAPER, "weight": "bold"}
+                ax.text(j, -i, order[k] + 1, ha="center", va="center_baseline", **look)
+            elif i in row_at:  # a row that was never matched has nothing to say
+                look = {"fontsize": 7.5, "color": mix(INK, 0.7)}
+                ax.text(j, -i, min(row_at[i], column_at.get(j, n)) + 1, ha="center", va="center_baseline", **look)
+    bare(ax, (-1.3, m - 0.2), (0.3 - n, 1.3), "small: the step that crossed a cell out" if small else "")
 
 
 def decisions(ax, trace: Trace, names, chance) -> None:
     """Any trace as its incidence of decisions and keys: a row a decision, its members shaded, its winner filled."""
     winners = trace.winners.tolist()
-    taken = [(b, keys) for b, keys in enumerate(member_keys(trace)) if winners[b] >= 0]
-    d = trace.layout.geometry.keys
-    for i, (b, keys) in enumerate(taken):
-        ax.text(-0.8, -i, i + 1 if len(taken) <= MANY else "", ha="right", va="center_baseline", fontsize=9, color=SOFT)
-        for k in keys:
-            ax.add_patch(_square(i, k, CHOSEN if k == winners[b] else FAINT))
-    for k in range(d):
-        ax.text(k, 0.75, names[k] if d <= MANY else "", ha="center", va="bottom", fontsize=9, color=INK)
-    bare(ax, (-1.8, d - 0.2), (0.2 - len(taken), 1.6), "rows: decisions, columns: the keys that raced")
+    taken = [(winners[b], keys) for b, keys in enumerate(member_keys(trace)) if winners[b] >= 0]
+    rows, d = len(taken), trace.layout.geometry.keys
+    raced = {i * d + k: FAINT for i, (_, keys) in enumerate(taken) for k in keys}
+    _cells(ax, rows, d, raced | {i * d + winner: CHOSEN for i, (winner, _) in enumerate(taken)})
+    if max(rows, d) <= MANY:
+        _margins(ax, range(1, rows + 1), names)
+    bare(ax, (-1.3, d - 0.2), (0.3 - rows, 1.3), "rows: decisions, columns: the keys that raced")
 
 
-def _square(row: float, column: float, face):
-    from matplotlib.patches import Rectangle
+def _cells(ax, rows: int, columns: int, colors: dict) -> None:
+    """A matrix from the top down; row · columns + column -> colour."""
+    from matplotlib.colors import to_rgb
 
-    return Rectangle((column - 0.46, -row - 0.46), 0.92, 0.92, facecolor=face, linewidth=0)
+    image = np.ones((rows, columns, 3))
+    for k, color in colors.items():
+        image[divmod(k, columns)] = to_rgb(color)
+    gap = 2.5 if max(rows, columns) <= MANY else 0
+    x, y = np.arange(columns + 1) - 0.5, 0.5 - np.arange(rows + 1)
+    ax.pcolormesh(x, y, image, edgecolors=PAPER, linewidth=gap)
+
+
+def _margins(ax, rows, columns) -> None:
+    for i, name in enumerate(rows):
+        ax.text(-0.72, -i, name, ha="right", va="center_baseline", fontsize=9.5, color=INK)
+    for j, name in enumerate(columns):
+        ax.text(j, 0.72, name, ha="center", va="bottom", fontsize=9.5, color=INK)
 
 
 def _order(trace: Trace) -> dict[int, int]:

@@ -20,7 +20,7 @@ def chances(logits, keys: int) -> np.ndarray | None:
     x = torch.as_tensor(logits).detach().double().cpu().flatten()
     if len(x) != keys:
         raise ValueError(f"logits of shape {tuple(torch.as_tensor(logits).shape)} do not fit a trace over {keys} keys")
-    return (x - x[x < torch.inf].max()).exp().nan_to_num(0.0).numpy()
+    return x.sub(x.max() if len(x) else 0.0).exp().nan_to_num(0.0).numpy()
 
 
 def badge(ax, x: float, y: float, text, *, color: str = CHOSEN, size: float = 8.5, zorder: float = 6) -> None:

@@ -1,6 +1,7 @@
 """What all structures share: masks and ragged batches, shapes, noise, traces, log-probabilities, conditionals,
 validation."""
 
+import warnings
 from collections.abc import Callable, Iterator
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from gumtrace.kernels.cpu import ops
+from gumtrace.structures import checks
 from gumtrace.traces import formula
 from gumtrace.traces.trace import Layout, Trace
 
@@ -28,16 +30,13 @@ class Structure(Distribution):
 
     def __init__(self, logits: Tensor, event_dim: int, mask=None, lengths=None, validate_args: bool | None = None):
         name = type(self).__name__
-        if not torch.is_tensor(logits) or not logits.is_floating_point():
-            raise TypeError(f"{name}: logits must be a floating point tensor, got {_kind_of(logits)}")
-        if logits.dim() < event_dim:
-            raise ValueError(f"{name}: logits need at least {event_dim} dimensions, got shape {tuple(logits.shape)}")
+        checks.logits(name, logits, event_dim)
         self.logits = logits
         self._key_dim = event_dim
         batch_shape, key_shape = logits.shape[: logits.dim() - event_dim], logits.shape[logits.dim() - event_dim :]
         x = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-        self._lengths = self._read_lengths(lengths, batch_shape, key_shape)
-        for keep in (self._read_mask(mask), self._inside(key_shape)):
+        self._lengths = checks.lengths(name, lengths, logits, batch_shape, key_shape)
+        for keep in (checks.mask(name, mask, logits), self._inside(key_shape)):
             if keep is not None:
                 x = torch.where(keep, x, -torch.inf)
         self._x = x  # (*B, *keys): the logits of keys that race, -inf for the others
@@ -126,7 +125,14 @@ class Structure(Distribution):
     def conditional(self, trace: Trace, *, generator: torch.Generator | None = None) -> Tensor:
         """G given the trace, reparameterised: run again, it gives the trace back."""
         self._check_trace(trace)
-        g, _ = formula.conditional(self._rows(), self._row_sizes(), trace, generator)
+        g, failed = formula.conditional(self._rows(), self._row_sizes(), trace, generator)
+        if failed.any():
+            warnings.warn(
+                f"{type(self).__name__}.conditional: {int(failed.sum())} of {failed.numel()} draws do not give their trace "
+                f"back, as it is too improbable under these logits to be told apart in {g.dtype}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return g.reshape(trace.shape + self._keys())
 
     @property
@@ -197,37 +203,6 @@ class Structure(Distribution):
 
     # Validation ------------------------------------------------------------------------------------
 
-    def _read_mask(self, mask) -> Tensor | None:
-        if mask is None:
-            return None
-        if not torch.is_tensor(mask) or mask.dtype != torch.bool:
-            raise TypeError(f"{type(self).__name__}: mask must be a bool tensor, got {_kind_of(mask)}")
-        if not _broadcasts(mask.shape, self.logits.shape):
-            raise ValueError(
-                f"{type(self).__name__}: mask {tuple(mask.shape)} does not fit logits {tuple(self.logits.shape)}"
-            )
-        return mask
-
-    def _read_lengths(self, lengths, batch_shape: torch.Size, key_shape: torch.Size) -> Tensor | None:
-        if lengths is None:
-            return None
-        name = type(self).__name__
-        lengths = torch.as_tensor(lengths, device=self.logits.device)
-        if lengths.is_floating_point() or lengths.dtype == torch.bool:
-            raise TypeError(f"{name}: lengths must be integers, got {lengths.dtype}")
-        if not _broadcasts(lengths.shape, batch_shape):
-            raise ValueError(
-                f"{name}: lengths of shape {tuple(lengths.shape)} do not fit batch shape {tuple(batch_shape)}"
-            )
-        lengths = lengths.expand(batch_shape)
-        bad = (lengths < 0) | (lengths > min(key_shape, default=0))
-        if bad.any():
-            item = _first(bad)
-            raise ValueError(
-                f"{name}: lengths[{_index(item)}] = {lengths[item]} is not between 0 and {min(key_shape, default=0)}"
-            )
-        return lengths
-
     def _inside(self, key_shape: torch.Size) -> Tensor | None:
         """Keys none of whose indices lies in the padding."""
         if self._lengths is None:
@@ -250,35 +225,18 @@ class Structure(Distribution):
         bad = status.nonzero()
         if len(bad) == 0:
             return
-        item = int(bad[0]) % max(self.batch_shape.numel(), 1)
-        where = f"item {_unravel(item, self.batch_shape)} of the batch" if self.batch_shape else "the item"
+        where = checks.item_name(int(bad[0]), self.batch_shape)
         if status[bad[0]] == ops.NOT_A_NUMBER:
             raise ValueError(f"{type(self).__name__}: {where} has a nan or +inf among the keys that race")
         raise ValueError(f"{type(self).__name__}: {where} {self._stuck()}")
 
     def _check_noise(self, noise: Tensor) -> torch.Size:
-        want = self.batch_shape + self._keys()
-        if noise.shape[noise.dim() - len(want) :] != want:
-            raise ValueError(
-                f"{type(self).__name__}: noise {tuple(noise.shape)} does not end in batch + keys = {tuple(want)}"
-            )
+        checks.ends_in(type(self).__name__, "noise", noise.shape, self.batch_shape + self._keys())
         return noise.shape[: noise.dim() - len(self._keys())]
 
     def _check_trace(self, trace: Trace) -> None:
-        name, batch = type(self).__name__, self.batch_shape
-        ours, theirs = self._layout.geometry, trace.layout.geometry
-        if (ours.kind, ours.keys, ours.n, ours.m, ours.extra) != (
-            theirs.kind,
-            theirs.keys,
-            theirs.n,
-            theirs.m,
-            theirs.extra,
-        ):
-            raise ValueError(f"{name}: the trace belongs to another structure or size")
-        if trace.shape[len(trace.shape) - len(batch) :] != batch:
-            raise ValueError(
-                f"{name}: a trace of shape {tuple(trace.shape)} does not end in the batch shape {tuple(batch)}"
-            )
+        checks.same_geometry(type(self).__name__, self._layout.geometry, trace.layout.geometry)
+        checks.ends_in(type(self).__name__, "a trace", trace.shape, self.batch_shape)
 
     def __repr__(self) -> str:
         shapes = f"batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)}"
@@ -312,32 +270,7 @@ def indicator(trace: Trace) -> Tensor:
     layout = trace.layout
     keys = layout.geometry.keys
     winners = trace.winners
-    value = torch.zeros(
-        *trace.shape, keys + 1, dtype=layout.dtype, device=trace.device
-    )  # the last bin is for no decision
+    # one bin more than keys, for decisions that never happened
+    value = torch.zeros(*trace.shape, keys + 1, dtype=layout.dtype, device=trace.device)
     value.scatter_(-1, torch.where(winners < 0, keys, winners), 1)
     return value[..., :keys].reshape(*trace.shape, *layout.event_shape)
-
-
-def _kind_of(x) -> str:
-    return f"a {x.dtype} tensor" if torch.is_tensor(x) else type(x).__name__
-
-
-def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
-    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
-
-
-def _first(bad: Tensor) -> tuple[int, ...]:
-    return tuple(int(i) for i in bad.nonzero()[0])
-
-
-def _index(item: tuple[int, ...]) -> str:
-    return ", ".join(map(str, item)) or "()"
-
-
-def _unravel(flat: int, shape: torch.Size) -> tuple[int, ...]:
-    index = []
-    for size in reversed(shape):
-        index.append(flat % size)
-        flat //= size
-    return tuple(reversed(index))

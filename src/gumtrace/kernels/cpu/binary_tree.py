@@ -42,9 +42,9 @@ def incidence_binary_tree(parents, keys, offsets, parent, decision):
         if above == -1:
             keys[0] = i
             count = 1
-        elif above >= 0 and i < above:
+        elif 0 <= above < n and i < above:
             left[above] = i
-        elif above >= 0:
+        elif 0 <= above < n:
             right[above] = i
     done = 0
     while done < count:

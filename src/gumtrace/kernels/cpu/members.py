@@ -8,7 +8,7 @@ from gumtrace.kernels.kinds import Geometry
 
 
 def members(geometry: Geometry, winners: np.ndarray, links: np.ndarray) -> list[np.ndarray]:
-    """The keys of each decision in increasing order, empty where there was none; those that a mask keeps out are listed.
+    """The keys of each decision in increasing order, empty where there was none. Traces know of no mask, nor does this.
 
     Args:
         winners: (winner_slots,) int32.

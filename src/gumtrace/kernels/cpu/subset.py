@@ -43,7 +43,7 @@ def incidence_subset(winners, keys, offsets, size):
         chosen[winners[b]] = True
     position = steps
     for k in range(size):
-        if not chosen[k]:
+        if not chosen[k] and position < size:  # a made-up trace may name a key twice
             keys[position] = k
             position += 1
     offsets[steps] = position if steps > 0 else 0

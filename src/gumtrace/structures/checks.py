@@ -1,0 +1,70 @@
+"""Reading what a user passes, with errors that say what is wrong and where."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gumtrace.kernels.kinds import Geometry
+
+
+def logits(name: str, given, event_dim: int) -> None:
+    if not torch.is_tensor(given) or not given.is_floating_point():
+        raise TypeError(f"{name}: logits must be a floating point tensor, got {_kind_of(given)}")
+    if given.dim() < event_dim:
+        raise ValueError(f"{name}: logits need at least {event_dim} dimensions, got shape {tuple(given.shape)}")
+
+
+def mask(name: str, given, logits: Tensor) -> Tensor | None:
+    if given is None:
+        return None
+    if not torch.is_tensor(given) or given.dtype != torch.bool:
+        raise TypeError(f"{name}: mask must be a bool tensor, got {_kind_of(given)}")
+    if not _broadcasts(given.shape, logits.shape):
+        raise ValueError(f"{name}: mask {tuple(given.shape)} does not fit logits {tuple(logits.shape)}")
+    return given
+
+
+def lengths(name: str, given, logits: Tensor, batch_shape: torch.Size, key_shape: torch.Size) -> Tensor | None:
+    if given is None:
+        return None
+    given = torch.as_tensor(given, device=logits.device)
+    if given.is_floating_point() or given.dtype == torch.bool:
+        raise TypeError(f"{name}: lengths must be integers, got {given.dtype}")
+    if not _broadcasts(given.shape, batch_shape):
+        raise ValueError(f"{name}: lengths {tuple(given.shape)} do not fit batch shape {tuple(batch_shape)}")
+    given = given.expand(batch_shape)
+    longest = min(key_shape, default=0)
+    bad = ((given < 0) | (given > longest)).flatten().nonzero()
+    if len(bad) > 0:
+        flat = int(bad[0])
+        where = item_name(flat, batch_shape)
+        raise ValueError(f"{name}: {where} has length {int(given.flatten()[flat])}, not between 0 and {longest}")
+    return given
+
+
+def ends_in(name: str, what: str, shape: torch.Size, end: torch.Size) -> None:
+    if shape[len(shape) - len(end) :] != end:
+        raise ValueError(f"{name}: {what} of shape {tuple(shape)} does not end in {tuple(end)}")
+
+
+def same_geometry(name: str, ours: Geometry, theirs: Geometry) -> None:
+    """A kernel trusts the traces it is given, so they must come from a distribution like this one."""
+    same = all(getattr(ours, field) == getattr(theirs, field) for field in ("kind", "keys", "n", "m", "extra"))
+    if not same or not (ours.edges is theirs.edges or np.array_equal(ours.edges, theirs.edges)):
+        raise ValueError(f"{name}: the trace belongs to another structure, size or graph")
+
+
+def item_name(flat: int, batch_shape: torch.Size) -> str:
+    """Which item of sample + batch a flat index is, in words."""
+    if not batch_shape:
+        return "the item"
+    index = np.unravel_index(flat % max(batch_shape.numel(), 1), tuple(batch_shape))
+    return f"item {tuple(int(i) for i in index)} of the batch"
+
+
+def _kind_of(x) -> str:
+    return f"a {x.dtype} tensor" if torch.is_tensor(x) else type(x).__name__
+
+
+def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
+    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))

@@ -1,0 +1,62 @@
+"""The command: its demo tells six traces and draws them."""
+
+import runpy
+import sys
+
+import matplotlib
+import pytest
+
+import gumtrace
+from gumtrace.cli import main
+
+matplotlib.use("Agg")
+
+
+def test_demo(tmp_path, capsys):
+    assert main(["demo", "--out", str(tmp_path / "new" / "folder"), "--seed", "3"]) == 0
+    out = capsys.readouterr().out
+    for title in ("Subset", "Permutation", "Matching", "Spanning tree", "Arborescence", "Binary tree"):
+        assert f"\n{title}  " in out
+    assert out.count("log P(T) = ") == 6
+    assert out.count("the same trace 1000 times") == 6
+    assert max(map(len, out.splitlines()[:-1])) <= 80
+    picture = tmp_path / "new" / "folder" / "structures.png"
+    assert out.splitlines()[-1].endswith(str(picture))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 50_000
+
+
+def test_the_same_seed_tells_the_same(tmp_path, capsys):
+    told = []
+    for seed in ("1", "1", "2"):
+        main(["demo", "--out", str(tmp_path), "--seed", seed])
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1] != told[2]
+
+
+def test_a_missing_extra_is_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert main(["demo", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "gumtrace: this needs rich: pip install gumtrace[cli]\n"
+
+
+def test_version(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gumtrace", "--version"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("gumtrace.cli", run_name="__main__")
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"gumtrace {gumtrace.__version__}\n"
+
+
+def test_help_names_the_commands(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    out = capsys.readouterr().out
+    assert "demo" in out
+    assert "bench" in out
+    with pytest.raises(SystemExit):
+        main(["demo", "--help"])
+    assert "--seed" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 2

@@ -1,0 +1,118 @@
+"""Pictures: every structure can be drawn, and what is drawn is what the trace says."""
+
+import sys
+
+import matplotlib
+import pytest
+import torch
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+
+import gumtrace as gt
+from gumtrace import plotting
+from gumtrace.recursions import MaximalIndependentSet
+
+matplotlib.use("Agg")
+
+EDGES = torch.tensor([[0, 1, 2, 0], [1, 2, 3, 3]])
+MAKE = {
+    "subset": lambda x: gt.Subset(x(8), 3),
+    "subset of nothing": lambda x: gt.Subset(x(3), 0),
+    "long subset": lambda x: gt.Subset(x(60), 9),
+    "permutation": lambda x: gt.Permutation(x(7)),
+    "masked permutation": lambda x: gt.Permutation(x(4), mask=torch.tensor([True, False, True, True])),
+    "matching": lambda x: gt.Matching(x(5, 6)),
+    "padded matching": lambda x: gt.Matching(x(5, 5), lengths=torch.tensor(3)),
+    "tree": lambda x: gt.SpanningTree(x(7, 7)),
+    "forest": lambda x: gt.SpanningTree(x(7, 7), components=3),
+    "large tree": lambda x: gt.SpanningTree(x(40, 40)),
+    "sparse tree": lambda x: gt.SpanningTree.from_edges(x(4), EDGES, 4),
+    "arborescence": lambda x: gt.Arborescence(x(7, 7)),
+    "one node": lambda x: gt.Arborescence(x(1, 1)),
+    "binary tree": lambda x: gt.BinaryTree(x(7)),
+    "no token": lambda x: gt.BinaryTree(x(0)),
+    "custom": lambda x: gt.Custom(x(6), MaximalIndependentSet(torch.eye(6).roll(1, 0))),
+}
+
+
+def _case(name, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    dist = MAKE[name](lambda *shape: torch.randn(shape, generator=generator))
+    return dist, dist.sample_trace(generator=generator)
+
+
+def _axes():
+    return Figure().subplots()
+
+
+def _words(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_everything_can_be_drawn(name):
+    dist, trace = _case(name)
+    for logits in (None, dist.logits):
+        ax = _axes()
+        assert plotting.structure(trace, ax=ax, logits=logits, title=name) is ax
+        assert ax.get_title() == name
+        ax.figure.canvas.draw()
+    plotting.decisions(trace, ax=_axes())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_arborescence_shows_every_winning_edge_once(seed):
+    _, trace = _case("arborescence", seed)
+    ax = plotting.structure(trace, ax=_axes())
+    arrows = [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
+    assert sum(arrow.get_linestyle() == "solid" for arrow in arrows) == 6
+    assert len(arrows) == (trace.winners >= 0).sum()
+
+
+def test_numbers_and_names():
+    _, trace = _case("tree")
+    words = _words(plotting.structure(trace, ax=_axes(), labels="abcdefg"))
+    assert sorted(words[:13]) == [*"123456", *"abcdefg"]
+    _, trace = _case("subset")
+    words = _words(plotting.structure(trace, ax=_axes(), labels="abcdefgh"))
+    for step, key in enumerate(trace.winners.tolist()):
+        assert words[words.index("abcdefgh"[key]) + 1] == str(step + 1)
+    _, trace = _case("matching")
+    words = _words(plotting.structure(trace, ax=_axes(), labels=("abcde", "uvwxyz")))
+    assert set("abcdeuvwxyz") < set(words)
+
+
+def test_weights_show():
+    _, trace = _case("subset")
+    logits = torch.arange(8.0)
+    logits[0] = -torch.inf
+    heights = [bar.get_height() for bar in plotting.structure(trace, ax=_axes(), logits=logits).patches]
+    assert heights == sorted(heights)
+    assert heights[-1] > 10 * heights[0]
+    with pytest.raises(ValueError, match="do not fit a trace over 8 keys"):
+        plotting.structure(trace, ax=_axes(), logits=torch.zeros(7))
+
+
+def test_gallery(tmp_path):
+    traces = {name: _case(name)[1] for name in ("subset", "tree", "arborescence", "binary tree")}
+    path = plotting.gallery(traces, tmp_path / "all.png", labels={"tree": "abcdefg"})
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size > 20_000
+
+
+def test_a_new_figure_where_none_is_given():
+    from matplotlib import pyplot
+
+    ax = plotting.structure(_case("subset")[1])
+    assert ax.figure.number in pyplot.get_fignums()
+    pyplot.close(ax.figure)
+
+
+def test_errors(monkeypatch, tmp_path):
+    traces = _case("subset")[0].sample_trace((2,))
+    with pytest.raises(ValueError, match="index it first"):
+        plotting.structure(traces, ax=_axes())
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for draw in (lambda: plotting.structure(traces[0]), lambda: plotting.gallery({"a": traces[0]}, tmp_path / "a.png")):
+        with pytest.raises(ImportError, match=r"pip install gumtrace\[plot\]"):
+            draw()
