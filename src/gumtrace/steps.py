@@ -57,7 +57,7 @@ def steps(dist: Structure, trace: Trace, names: Names | None = None) -> list[Ste
     logits = dist.logits.detach().flatten().cpu().double().masked_fill(~racing, -torch.inf)
     totals = dist.decision_log_totals(trace).detach().cpu().double()  # (decisions,)
     winners = trace.winners.tolist()
-    raced = [[k for k in keys.tolist() if racing[k]] for keys in member_keys(trace)]
+    raced = [keys[racing.numpy()[keys]].tolist() for keys in member_keys(trace)]
     words = _Words(trace, names)
     told, running = [], 0.0
     for b in _order(trace):

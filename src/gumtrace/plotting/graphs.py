@@ -83,17 +83,35 @@ def arborescence(ax, trace: Trace, names, chance) -> None:
     for v, u in parent.items():
         width = 2.0 if chance is None else 1.2 + 1.6 * chance[u * n + v] ** 0.5
         _arrow(ax, at[u], at[v], discs[u], discs[v], color=CHOSEN, linewidth=width)
-    middle = sum(x for x, _ in at.values()) / len(at)
+    taken = [*at.values(), *(np.add(at[u], at[v]) / 2 for v, u in parent.items())]  # what a dashed arc must not cross
     for key in trace.winners.tolist():
         u, v = divmod(key, n)
         if key >= 0 and parent[v] != u:
-            side = 1 if at[u][0] + at[v][0] >= 2 * middle else -1
-            bend = f"arc3,rad={side * 0.5}"
-            style = {"color": ACCENT, "linewidth": 1.2, "linestyle": (0, (3, 2)), "connectionstyle": bend}
-            _arrow(ax, at[u], at[v], discs[u], discs[v], **style)
+            bend, arc = _free_bend(np.array(at[u]), np.array(at[v]), taken)
+            taken += list(arc)
+            look = {"color": ACCENT, "linewidth": 1.2, "linestyle": (0, (3, 2)), "connectionstyle": f"arc3,rad={bend}"}
+            _arrow(ax, at[u], at[v], discs[u], discs[v], **look)
     caption = "shaded: cycles, dashed: edges dropped again" if deepest else "no cycle was contracted"
     xs, ys = zip(*at.values(), strict=True)
     bare(ax, _view(xs), _view(ys), caption)
+
+
+def _free_bend(start: np.ndarray, end: np.ndarray, taken: list) -> tuple[float, np.ndarray]:
+    """How far an arc between two nodes bends so as to keep clear of everything else, and points of that arc."""
+    share = np.linspace(0.15, 0.85, 15)[:, None]
+    across = np.array([end[1] - start[1], start[0] - end[0]])
+    others = [place for place in taken if not (np.allclose(place, start) or np.allclose(place, end))]
+
+    def arc(bend: float) -> np.ndarray:  # as matplotlib draws it: one quadratic curve
+        middle = (start + end) / 2 + bend * across
+        return (1 - share) ** 2 * start + 2 * share * (1 - share) * middle + share**2 * end
+
+    def room(bend: float) -> float:
+        gaps = [float(np.linalg.norm(arc(bend) - place, axis=1).min()) for place in others]
+        return min([0.35, *gaps]) - 0.05 * abs(bend)
+
+    bend = max((0.5, -0.5, 0.7, -0.7, 0.9, -0.9, 0.35, -0.35), key=room)
+    return bend, arc(bend)[1::4]
 
 
 def _view(values: tuple[float, ...]) -> tuple[float, float]:

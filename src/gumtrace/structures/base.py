@@ -128,8 +128,8 @@ class Structure(Distribution):
         g, failed = formula.conditional(self._rows(), self._row_sizes(), trace, generator)
         if failed.any():
             warnings.warn(
-                f"{type(self).__name__}.conditional: {int(failed.sum())} of {failed.numel()} draws do not give their trace "
-                f"back, as it is too improbable under these logits to be told apart in {g.dtype}",
+                f"{type(self).__name__}.conditional: {int(failed.sum())} of {failed.numel()} draws do not give their "
+                f"trace back: it is too improbable under these logits to be told apart in {g.dtype}",
                 RuntimeWarning,
                 stacklevel=2,
             )

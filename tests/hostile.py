@@ -1,0 +1,90 @@
+"""Input that validate_args=False lets through, each run in a process of its own: python hostile.py prints how each ended.
+
+The answer may be anything, an error included; a crash, or a run without end, may not.
+"""
+
+import json
+import os
+import signal
+import traceback
+
+import torch
+from cases import CASES
+
+import gumtrace as gt
+
+HUGE = {"nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf, "1e38": 1e38, "-1e38": -1e38}
+
+
+def _sample(case, value):
+    return lambda: case.build(torch.full((3, *case.keys), value), validate_args=False).sample((2,))
+
+
+def _given(case, value):
+    def run():
+        trace = case((3,)).sample_trace((2,))
+        x = torch.full((3, *case.keys), value, requires_grad=True)
+        d = case.build(x, validate_args=False)
+        for y in (d.trace_log_prob(trace), d.conditional(trace)):
+            torch.autograd.grad(y.sum(), x, retain_graph=True)
+
+    return run
+
+
+def _log_prob(case, value):
+    def run():
+        d = case.build(case.logits((3,)), validate_args=False)
+        d.log_prob(torch.full((3, *case.event), value, dtype=d.sample().dtype))
+
+    return run
+
+
+def _trace(case, value):
+    return lambda: case((3,)).trace(torch.full((3, *case.keys), value))
+
+
+def _all():
+    for case in CASES:
+        for name, value in HUGE.items():
+            yield f"{case}: sample from {name}", _sample(case, value)
+            yield f"{case}: a good trace under {name}", _given(case, value)
+            yield f"{case}: noise {name}", _trace(case, value)
+        for value in (0, 1, -3, 10**9, -(10**9)):
+            yield f"{case}: log_prob of {value}", _log_prob(case, value)
+    for value in ([1, 2, 0], [0, 0, 0], [-1, -1, -1], [1, 0, -1], [2, 2, -1]):
+        for structure in (gt.BinaryTree, gt.Permutation):
+            d = structure(torch.zeros(3), validate_args=False)
+            yield f"{structure.__name__}: log_prob of {value}", lambda d=d, v=value: d.log_prob(torch.tensor(v))
+
+
+HOSTILE = dict(_all())
+
+
+def outcome(run) -> tuple[int, str]:
+    """How a forked child ended: the signal that killed it, or 0, and what it said."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            run()
+            said = "returned"
+        except Exception as error:
+            said = "".join(traceback.format_exception_only(error)).strip()
+        os.write(write, said.encode()[:4000])
+        os._exit(0)
+    os.close(write)
+    _, status = os.waitpid(child, 0)
+    with os.fdopen(read) as pipe:
+        return os.waitstatus_to_exitcode(status), pipe.read()
+
+
+def main() -> None:
+    for case in CASES:  # compile in the parent
+        _given(case, 0.0)()
+        _trace(case, 0.0)()
+    print(json.dumps({name: outcome(run) for name, run in HOSTILE.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,412 @@
+"""Bad input is refused with a message that names the structure and, in a batch, the item."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+import twins
+from cases import APART, CASES, EDGES, generator
+
+import gumtrace as gt
+
+NAN, INF = torch.nan, torch.inf
+BATCH, ITEM = (2, 3), (1, 2)  # of the batches below, the item that is wrong
+HERE = r"\D1, 2\D"  # and how a message names it
+
+every = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def one_bad(shape, key, value, good=0.0):
+    """Logits of a batch that are wrong at one key of one item."""
+    x = torch.full((*BATCH, *shape), good)
+    x[(*ITEM, *key)] = value
+    return x
+
+
+def refuses(make, *words, error=ValueError):
+    """`make` raises, and the message has the words in this order."""
+    with pytest.raises(error, match=re.compile(".*".join(words), re.DOTALL)):
+        make()
+
+
+# Logits ------------------------------------------------------------------------------------------------
+
+
+@every
+@pytest.mark.parametrize("value", [NAN, INF])
+def test_logits_are_not_numbers(case, value):
+    x, racing = case.logits(BATCH), case.racing(BATCH)
+    name = type(case(BATCH)).__name__
+    for key in racing[ITEM].nonzero()[:3].tolist():
+        bad = x.clone()
+        bad[(*ITEM, *key)] = value
+        refuses(lambda bad=bad: case.build(bad), name, HERE)
+        refuses(lambda bad=bad: case.build(bad[ITEM]), name) if "by-item" not in case.name else None
+        refuses(lambda bad=bad: case.build(x).trace(bad), name, HERE)
+        lenient = case.build(bad, validate_args=False)
+        refuses(lambda d=lenient: d.sample_trace((2,)), name, HERE)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not c.racing(BATCH).all()], ids=str)
+@pytest.mark.parametrize("value", [NAN, INF])
+def test_what_does_not_race_may_be_anything(case, value):
+    good, racing = case.logits(BATCH), case.racing(BATCH)
+    results = []
+    for x in (good, torch.where(racing, good, value)):
+        x.requires_grad_()
+        d = case.build(x)
+        trace = d.sample_trace((3,), generator=generator())
+        noise, given = d.perturb((3,), generator=generator()), d.conditional(trace, generator=generator())
+        numbers = [noise[:, racing], given[:, racing], d.trace_log_prob(trace), d.noise_log_prob(noise)]
+        grads = [torch.autograd.grad(y.sum(), x, retain_graph=True)[0] for y in numbers]
+        results.append([trace.value, d.mode, d.trace(x).value, *numbers, *grads])
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not c.racing(BATCH).all()], ids=str)
+def test_noise_that_does_not_race_may_be_anything(case):
+    d, racing = case(BATCH), case.racing(BATCH)
+    noise = d.perturb((3,), generator=generator())
+    junk = torch.where(racing, noise, NAN)
+    assert d.trace(junk).equals(d.trace(noise)).all()
+    torch.testing.assert_close(d.noise_log_prob(junk), d.noise_log_prob(noise))
+
+
+CONSTRUCTORS = {
+    "Subset": (1, lambda x, **more: gt.Subset(x, 1, **more)),
+    "Permutation": (1, gt.Permutation),
+    "Matching": (2, gt.Matching),
+    "SpanningTree": (2, gt.SpanningTree),
+    "Arborescence": (2, gt.Arborescence),
+    "BinaryTree": (1, gt.BinaryTree),
+    "Custom": (1, lambda x, **more: gt.Custom(x, twins.Subset(3, 1), event_dim=1, **more)),
+}
+
+
+@pytest.mark.parametrize("name", CONSTRUCTORS)
+class TestEveryConstructor:
+    def test_too_few_dimensions(self, name):
+        dims, make = CONSTRUCTORS[name]
+        refuses(lambda: make(torch.zeros([3] * (dims - 1))), name, "dimension")
+
+    @pytest.mark.parametrize("logits", [torch.zeros(3, 3, dtype=torch.long), torch.ones(3, 3) > 0, [[0.0] * 3] * 3])
+    def test_logits_are_no_floats(self, name, logits):
+        refuses(lambda: CONSTRUCTORS[name][1](logits), name, "logits", error=TypeError)
+
+    def test_complex_logits(self, name):
+        refuses(lambda: CONSTRUCTORS[name][1](torch.zeros(3, 3, dtype=torch.complex64)), name, error=TypeError)
+
+    @pytest.mark.parametrize("shape", [(2,), (4, 3), (2, 3, 3)], ids=str)
+    def test_mask_of_another_shape(self, name, shape):
+        refuses(lambda: CONSTRUCTORS[name][1](torch.zeros(3, 3), mask=torch.ones(shape) > 0), name, "mask")
+
+    @pytest.mark.parametrize("mask", [torch.ones(3, 3), torch.ones(3, 3).long(), [[True] * 3] * 3])
+    def test_mask_is_not_bool(self, name, mask):
+        refuses(lambda: CONSTRUCTORS[name][1](torch.zeros(3, 3), mask=mask), name, "mask", error=TypeError)
+
+    @pytest.mark.parametrize("shape", [(3,), (2, 2), (1, 2, 3)], ids=str)
+    def test_lengths_of_another_shape(self, name, shape):
+        dims, make = CONSTRUCTORS[name]
+        lengths = torch.full(shape, 3)
+        refuses(lambda: make(torch.zeros(2, *[3] * dims), lengths=lengths), name, "lengths")
+
+    @pytest.mark.parametrize("lengths", [torch.tensor([3.0, 3.0]), torch.tensor([True, True]), [2.5, 3.0]])
+    def test_lengths_are_no_integers(self, name, lengths):
+        dims, make = CONSTRUCTORS[name]
+        refuses(lambda: make(torch.zeros(2, *[3] * dims), lengths=lengths), name, "lengths", error=TypeError)
+
+    @pytest.mark.parametrize("length", [-1, 4])
+    def test_lengths_out_of_range(self, name, length):
+        dims, make = CONSTRUCTORS[name]
+        lengths = torch.full(BATCH, 3)
+        lengths[ITEM] = length
+        refuses(lambda: make(torch.zeros(*BATCH, *[3] * dims), lengths=lengths), name, HERE, str(length))
+
+    @pytest.mark.parametrize("shape", [(), (3,), (2, 2), (3, 2, 4), (2, 1)], ids=str)
+    def test_noise_of_another_shape(self, name, shape):
+        dims, make = CONSTRUCTORS[name]
+        d = make(torch.zeros(2, *[3] * dims))
+        for method in (d.trace, d.noise_log_prob):
+            refuses(lambda method=method: method(torch.zeros(shape)), name, "noise")
+
+    def test_noise_is_not_a_number(self, name):
+        dims, make = CONSTRUCTORS[name]
+        d = make(torch.zeros(*BATCH, *[3] * dims))
+        noise = torch.zeros(5, *BATCH, *[3] * dims)
+        noise[(3, *ITEM, *[0] * (dims - 1), 1)] = NAN
+        refuses(lambda: d.trace(noise), name, HERE)
+
+    def test_enumeration_of_a_batch(self, name):
+        dims, make = CONSTRUCTORS[name]
+        refuses(make(torch.zeros(2, *[3] * dims)).enumerate_traces, name, r"\(2,\)")
+
+
+# What cannot be completed --------------------------------------------------------------------------------
+
+ISLAND = [(0, 3), (1, 3), (2, 3)]  # without these, node 3 of four is alone
+SOURCES = [(u, 3) for u in range(4)]
+
+
+def without(n, keys):
+    x = torch.zeros(*BATCH, n, n)
+    for key in keys:
+        x[(*ITEM, *key)] = -INF
+    return x
+
+
+def sparse(x, nodes=5, **more):
+    return gt.SpanningTree.from_edges(x, EDGES, nodes, **more)
+
+
+STUCK = {  # each makes item ITEM of a batch, or the graph that all items share, impossible
+    "graph": ("SpanningTree", lambda **o: gt.SpanningTree(without(4, ISLAND), **o)),
+    "masked graph": (
+        "SpanningTree",
+        lambda **o: gt.SpanningTree(torch.zeros(*BATCH, 4, 4), mask=without(4, ISLAND) == 0, **o),
+    ),
+    "three parts for two": (
+        "SpanningTree",
+        lambda **o: gt.SpanningTree(without(4, [*ISLAND, (0, 2), (1, 2)]), components=2, **o),
+    ),
+    "sparse graph": ("SpanningTree", lambda **o: sparse(one_bad((8,), [slice(0, 5, 4)], -INF), **o)),
+    "masked sparse graph": (
+        "SpanningTree",
+        lambda **o: sparse(torch.zeros(*BATCH, 8), mask=one_bad((8,), [slice(0, 5, 4)], -INF) == 0, **o),
+    ),
+    "sparse graph without enough edges": ("SpanningTree", lambda **o: sparse(torch.zeros(*BATCH, 8), nodes=6, **o)),
+    "more parts than nodes": ("SpanningTree", lambda **o: gt.SpanningTree(torch.zeros(2, 2), components=3, **o)),
+    "more parts than nodes of an item": (
+        "SpanningTree",
+        lambda **o: gt.SpanningTree(
+            torch.zeros(*BATCH, 3, 3), components=2, lengths=one_bad((), [], 1, good=3).long(), **o
+        ),
+    ),
+    "no nodes": ("SpanningTree", lambda **o: gt.SpanningTree(torch.zeros(0, 0), **o)),
+    "unreachable": ("Arborescence", lambda **o: gt.Arborescence(without(4, SOURCES), **o)),
+    "masked unreachable": (
+        "Arborescence",
+        lambda **o: gt.Arborescence(torch.zeros(*BATCH, 4, 4), mask=without(4, SOURCES) == 0, **o),
+    ),
+    "nobody leaves the root": (
+        "Arborescence",
+        lambda **o: gt.Arborescence(without(4, [(2, v) for v in range(4)]), root=2, **o),
+    ),
+    "unreachable pair": ("Arborescence", lambda **o: gt.Arborescence(without(4, [(0, 2), (0, 3), (1, 2), (1, 3)]), **o)),
+    "fewer keys than k": ("Subset", lambda **o: gt.Subset(one_bad((4,), [slice(0, 2)], -INF), 3, **o)),
+    "fewer keys than k of the item": (
+        "Subset",
+        lambda **o: gt.Subset(torch.tensor([0.0, 0.0, -INF]), one_bad((), [], 3, good=2).long(), **o)
+        if False
+        else gt.Subset(
+            torch.tensor([0.0, 0.0, -INF]).expand(*BATCH, 3), one_bad((), [], 3, good=2).long(), **o
+        ),
+    ),
+    "shorter than k": (
+        "Subset",
+        lambda **o: gt.Subset(torch.zeros(*BATCH, 4), 3, lengths=one_bad((), [], 2, good=4).long(), **o),
+    ),
+    "masked to nothing": ("Subset", lambda **o: gt.Subset(torch.zeros(3), 1, mask=torch.zeros(3) > 0, **o)),
+}
+SHARED = {"sparse graph without enough edges", "more parts than nodes", "no nodes", "masked to nothing"}  # by all items
+
+
+@pytest.mark.parametrize("what", STUCK)
+def test_what_cannot_be_completed_is_refused_at_once(what):
+    name, make = STUCK[what]
+    refuses(make, name, *([] if what in SHARED else [HERE]))
+
+
+@pytest.mark.parametrize("what", STUCK)
+def test_without_validation_it_is_refused_when_it_is_run(what):
+    name, make = STUCK[what]
+    d = make(validate_args=False)
+    words = [name] if what in SHARED else [name, HERE]
+    refuses(d.sample, *words)
+    refuses(lambda: d.sample_trace((3, 2)), *words)
+    refuses(lambda: d.trace(d.perturb((2,))), *words)
+    refuses(lambda: d.mode, *words)
+
+
+def test_matchings_may_be_partial():
+    d = gt.Matching(torch.zeros(2, 2), mask=torch.tensor([[True, False], [True, False]]))
+    assert (d.sample((100,)).sum((-1, -2)) == 1).all()
+    assert (gt.Matching(torch.full((2, 2), -INF)).sample() == 0).all()
+    assert gt.Permutation(torch.full((3,), -INF)).sample().tolist() == [0, 1, 2]
+    assert gt.BinaryTree(torch.full((3,), -INF)).sample().tolist() == [-2, -2, -2]
+
+
+# Arguments of their own -----------------------------------------------------------------------------------
+
+BAD = {
+    "k > d": (lambda: gt.Subset(torch.zeros(3), 4), ["Subset", "4"]),
+    "k < 0": (lambda: gt.Subset(torch.zeros(3), -1), ["Subset", "-1"]),
+    "k > d of an item": (lambda: gt.Subset(torch.zeros(*BATCH, 3), one_bad((), [], 4).long()), ["Subset", HERE]),
+    "k < 0 of an item": (lambda: gt.Subset(torch.zeros(*BATCH, 3), one_bad((), [], -1).long()), ["Subset", HERE]),
+    "k of another shape": (lambda: gt.Subset(torch.zeros(2, 3), torch.tensor([1, 1, 1])), ["Subset", "k"]),
+    "k of a batch that is none": (lambda: gt.Subset(torch.zeros(3), torch.tensor([1, 1])), ["Subset", "k"]),
+    "root too large": (lambda: gt.Arborescence(torch.zeros(3, 3), root=3), ["Arborescence", "root", "3"]),
+    "root negative": (lambda: gt.Arborescence(torch.zeros(3, 3), root=-1), ["Arborescence", "root", "-1"]),
+    "root in the padding": (
+        lambda: gt.Arborescence(torch.zeros(*BATCH, 3, 3), root=2, lengths=one_bad((), [], 2, good=3).long()),
+        ["Arborescence", "root 2", HERE],
+    ),
+    "no components": (lambda: gt.SpanningTree(torch.zeros(3, 3), components=0), ["SpanningTree", "components", "0"]),
+    "no sparse components": (lambda: sparse(torch.zeros(8), components=0), ["SpanningTree", "components", "0"]),
+    "tree not square": (lambda: gt.SpanningTree(torch.zeros(3, 4)), ["SpanningTree", "square"]),
+    "arborescence not square": (lambda: gt.Arborescence(torch.zeros(3, 4)), ["Arborescence", "square"]),
+    "more rows than columns": (lambda: gt.Matching(torch.zeros(4, 3)), ["Matching", "transpose"]),
+    "edges and logits": (lambda: sparse(torch.zeros(7)), ["SpanningTree", "8 edges"]),
+    "scalar logits of edges": (lambda: sparse(torch.tensor(0.0)), ["SpanningTree", "8 edges"]),
+    "edges transposed": (
+        lambda: gt.SpanningTree.from_edges(torch.zeros(8), EDGES.T, 5),
+        ["SpanningTree", "edge_index", r"\(8, 2\)"],
+    ),
+    "edges flat": (lambda: gt.SpanningTree.from_edges(torch.zeros(8), EDGES[0], 5), ["SpanningTree", "edge_index"]),
+    "edge to nowhere": (
+        lambda: gt.SpanningTree.from_edges(torch.zeros(8), EDGES, 4),
+        ["SpanningTree", "edge 3", r"\[3, 4\]"],
+    ),
+    "edge from nowhere": (
+        lambda: gt.SpanningTree.from_edges(torch.zeros(8), EDGES - 1, 5),
+        ["SpanningTree", "edge 0", r"\[-1, 0\]"],
+    ),
+    "more than 20 rows": (
+        lambda: gt.Matching(torch.zeros(*BATCH, 21, 21)).log_prob(torch.eye(21).expand(*BATCH, 21, 21)),
+        ["Matching", "trace_log_prob"],
+    ),
+    "custom event": (lambda: gt.Custom(torch.zeros(3), twins.Subset(3, 1), event_dim=2), ["Custom", "2 dimensions"]),
+    "custom event < 0": (lambda: gt.Custom(torch.zeros(3), twins.Subset(3, 1), event_dim=-1), ["Custom", "event_dim"]),
+}
+WRONG_TYPES = {
+    "k is a float": (lambda: gt.Subset(torch.zeros(3), 1.0), ["Subset", "k"]),
+    "k are floats": (lambda: gt.Subset(torch.zeros(2, 3), torch.tensor([1.0, 2.0])), ["Subset", "k"]),
+    "k is bool": (lambda: gt.Subset(torch.zeros(3), True), ["Subset", "k"]),
+    "root is a float": (lambda: gt.Arborescence(torch.zeros(3, 3), root=1.5), ["Arborescence", "root"]),
+    "components are a float": (lambda: gt.SpanningTree(torch.zeros(3, 3), components=1.5), ["SpanningTree", "components"]),
+    "edges are a list": (
+        lambda: gt.SpanningTree.from_edges(torch.zeros(1), [[0], [1]], 2),
+        ["SpanningTree", "edge_index"],
+    ),
+    "edges are floats": (lambda: gt.SpanningTree.from_edges(torch.zeros(8), EDGES.float(), 5), ["SpanningTree", "edge"]),
+    "edges are bool": (lambda: gt.SpanningTree.from_edges(torch.zeros(8), EDGES > 0, 5), ["SpanningTree", "edge_index"]),
+    "logits of edges are a list": (lambda: sparse([0.0] * 8), ["SpanningTree", "logits"]),
+    "logits of edges are integers": (lambda: sparse(torch.zeros(8).long()), ["SpanningTree", "logits"]),
+    "algorithm is none": (lambda: gt.Custom(torch.zeros(3), object()), ["Custom", "start"]),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_values(what):
+    make, words = BAD[what]
+    refuses(make, *words)
+
+
+@pytest.mark.parametrize("what", WRONG_TYPES)
+def test_wrong_types(what):
+    make, words = WRONG_TYPES[what]
+    refuses(make, *words, error=(TypeError, ValueError))
+
+
+# Traces of others ----------------------------------------------------------------------------------------
+
+PAIRS = {  # a distribution, and one whose traces mean something else
+    "structure": (gt.Subset(torch.zeros(4), 4), gt.Permutation(torch.zeros(4))),
+    "matrix": (gt.SpanningTree(torch.zeros(4, 4)), gt.Arborescence(torch.zeros(4, 4))),
+    "size": (gt.Permutation(torch.zeros(4)), gt.Permutation(torch.zeros(5))),
+    "k": (gt.Subset(torch.zeros(4), 2), gt.Subset(torch.zeros(4), 3)),
+    "k of an item": (gt.Subset(torch.zeros(2, 4), torch.tensor([1, 2])), gt.Subset(torch.zeros(2, 4), 2)),
+    "shape": (gt.Matching(torch.zeros(2, 6)), gt.Matching(torch.zeros(3, 4))),
+    "components": (gt.SpanningTree(torch.zeros(4, 4)), gt.SpanningTree(torch.zeros(4, 4), components=2)),
+    "root": (gt.Arborescence(torch.zeros(4, 4)), gt.Arborescence(torch.zeros(4, 4), root=1)),
+    "edges": (sparse(torch.zeros(8)), gt.SpanningTree.from_edges(torch.zeros(8), EDGES.flip(1), 5)),
+    "sparse and dense": (gt.SpanningTree(torch.zeros(3, 3)), gt.SpanningTree.from_edges(torch.zeros(9), *_nine())),
+    "custom size": (gt.Custom(torch.zeros(4), twins.Subset(4, 2)), gt.Custom(torch.zeros(5), twins.Subset(5, 2))),
+    "custom and built-in": (gt.Custom(torch.zeros(4), twins.Subset(4, 2)), gt.Subset(torch.zeros(4), 2)),
+    "batch": (gt.BinaryTree(torch.zeros(2, 4)), gt.BinaryTree(torch.zeros(3, 4))),
+    "no batch": (gt.BinaryTree(torch.zeros(2, 4)), gt.BinaryTree(torch.zeros(4))),
+    "transposed batch": (gt.BinaryTree(torch.zeros(2, 3, 4)), gt.BinaryTree(torch.zeros(3, 2, 4))),
+    "custom batch": (
+        gt.Custom(torch.zeros(2, 4), twins.Subset(4, 2), event_dim=1),
+        gt.Custom(torch.zeros(3, 4), twins.Subset(4, 2), event_dim=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("method", ["trace_log_prob", "conditional", "decision_log_totals"])
+@pytest.mark.parametrize("what", PAIRS)
+def test_traces_of_others(what, method):
+    ours, theirs = PAIRS[what]
+    refuses(lambda: getattr(ours, method)(theirs.sample_trace()), type(ours).__name__, "trace")
+
+
+@every
+@pytest.mark.parametrize("method", ["trace_log_prob", "conditional", "decision_log_totals"])
+def test_a_value_is_no_trace(case, method):
+    d = case((3,))
+    refuses(lambda: getattr(d, method)(d.sample()), type(d).__name__, "trace", error=(TypeError, ValueError))
+
+
+# Values --------------------------------------------------------------------------------------------------
+
+VALUES = {
+    "subset": (gt.Subset(torch.zeros(2, 3), 2), [[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]),
+    "half a subset": (gt.Subset(torch.zeros(3), 2), [1.0, 0.5, 0.5]),
+    "permutation": (gt.Permutation(torch.zeros(2, 3)), [[0, 1, 2], [0, 0, 1]]),
+    "permutation out of range": (gt.Permutation(torch.zeros(3)), [1, 2, 3]),
+    "permutation matrix": (gt.Permutation(torch.zeros(2), matrix=True), [[1.0, 0.0], [1.0, 0.0]]),
+    "matching": (gt.Matching(torch.zeros(2, 2)), [[1.0, 0.0], [1.0, 0.0]]),
+    "matching that could go on": (gt.Matching(torch.zeros(2, 2)), [[1.0, 0.0], [0.0, 0.0]]),
+    "tree not symmetric": (gt.SpanningTree(torch.zeros(2, 2)), [[0.0, 1.0], [0.0, 0.0]]),
+    "no tree": (gt.SpanningTree(torch.zeros(2, 2)), [[0.0, 0.0], [0.0, 0.0]]),
+    "cycle": (gt.SpanningTree(torch.zeros(4, 4)), [[0.0, 1, 1, 0], [1.0, 0, 1, 0], [1.0, 1, 0, 0], [0.0, 0, 0, 0]]),
+    "binary tree of two roots": (gt.BinaryTree(torch.zeros(3)), [-1, -1, 1]),
+    "binary tree out of order": (gt.BinaryTree(torch.zeros(4)), [-1, 3, 0, 2]),
+    "binary tree with a cycle": (gt.BinaryTree(torch.zeros(3)), [1, 0, -1]),
+    "binary tree out of range": (gt.BinaryTree(torch.zeros(3)), [3, -1, 1]),
+    "another event": (gt.Subset(torch.zeros(3), 2), [1.0, 1.0, 0.0, 0.0]),
+    "another batch": (gt.Subset(torch.zeros(2, 3), 2), [[1.0, 1.0, 0.0]] * 3),
+}
+
+
+@pytest.mark.parametrize("what", VALUES)
+def test_values_that_cannot_be(what):
+    d, value = VALUES[what]
+    refuses(lambda: d.log_prob(torch.tensor(value)), "" if "another" in what else type(d).__name__)
+
+
+@pytest.mark.parametrize(
+    "d",
+    [gt.Arborescence(torch.zeros(3, 3)), sparse(torch.zeros(8)), gt.Custom(torch.zeros(6), APART)],
+    ids=repr,
+)
+def test_log_prob_that_is_out_of_reach(d):
+    refuses(lambda: d.log_prob(d.sample()), type(d).__name__, "trace_log_prob", error=NotImplementedError)
+
+
+# Nothing may crash ---------------------------------------------------------------------------------------
+
+HOSTILE = {  # run in a process of its own, validate_args=False: the answer may be anything but a crash
+    **{
+        f"{name}, {what}": f"d = {make}; {call}"
+        for name, make in {
+            "subset": "gt.Subset(torch.full((5, 200), BAD), 3, validate_args=False)",
+            "permutation": "gt.Permutation(torch.full((5, 200), BAD), validate_args=False)",
+            "matching": "gt.Matching(torch.full((5, 20, 20), BAD), validate_args=False)",
+            "tree": "gt.SpanningTree(torch.full((5, 20, 20), BAD), validate_args=False)",
+            "sparse": "gt.SpanningTree.from_edges(torch.full((5, 8), BAD), EDGES, 5, validate_args=False)",
+            "arborescence": "gt.Arborescence(torch.full((5, 20, 20), BAD), validate_args=False)",
+            "binary tree": "gt.BinaryTree(torch.full((5, 200), BAD), validate_args=False)",
+        }.items()
+        for what, call in {
+            "nan": "d.sample()",
+            "-inf": "d.sample()",
+            "log-probability of a good trace under nan": "t = good(d); d.trace_log_prob(t)",
+            "noise of a good trace under nan": "t = good(d); d.conditional(t)",
+            "noise of a good trace under -inf": "t = good(d); d.conditional(t)",
+        }.items()
+    },
+}
