@@ -68,7 +68,8 @@ def test_gradients_of_an_empty_batch_are_empty(case):
     d = case.build(x)
     trace = d.sample_trace((2,))
     for y in (d.perturb((2,)), d.trace_log_prob(trace), d.conditional(trace)):
-        assert grad_of(y, x).shape == x.shape
+        (grad,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        assert grad.shape == x.shape
 
 
 @every
@@ -203,11 +204,20 @@ def test_who_does_not_race_has_no_noise(case):
 
 @every
 def test_perturb_has_the_identity_for_gradient(case):
-    x, weight = case.logits((3,)).requires_grad_(), torch.randn(4, 3, *case.keys)
-    noise = case.build(x).perturb((4,))
-    racing = case.racing((3,))
-    (grad,) = torch.autograd.grad((noise * weight)[:, racing].sum(), x)
+    x, weight, racing = case.logits((3,)).requires_grad_(), torch.randn(4, 3, *case.keys), case.racing((3,))
+    (grad,) = torch.autograd.grad(case.build(x).perturb((4,)), x, weight)
     torch.testing.assert_close(grad, torch.where(racing, weight.sum(0), 0.0))
+
+
+@every
+def test_conditional_passes_no_gradient_where_nothing_races(case):
+    x, weight, racing = case.logits((3,)).requires_grad_(), torch.randn(4, 3, *case.keys), case.racing((3,))
+    d = case.build(x)
+    given = d.conditional(d.sample_trace((4,)))
+    (all_of_it,) = torch.autograd.grad(given, x, weight, retain_graph=True)
+    (of_racing,) = torch.autograd.grad(given, x, torch.where(racing, weight, 0.0))
+    torch.testing.assert_close(all_of_it, of_racing)
+    assert (all_of_it[~racing] == 0).all()
 
 
 @every
@@ -304,6 +314,16 @@ def test_expand(case, batch, new):
     assert value.shape == (2, *new, *case.event)
     if case.kind != "labels":
         assert wide.support.check(value).all()
+
+
+def test_expand_keeps_what_is_given_by_item():
+    by_item = torch.tensor([[1], [3], [2]])
+    subset = gt.Subset(torch.zeros(3, 1, 4), by_item).expand((3, 2))
+    assert (subset.k == by_item).all()
+    assert (subset.sample((9,)).sum(-1) == by_item).all()
+    tree = gt.SpanningTree(torch.zeros(3, 1, 4, 4), lengths=by_item).expand((3, 2))
+    assert (tree.sample((9,)).sum((-1, -2)) == 2 * (by_item - 1)).all()
+    assert tree.support.check(tree.sample((9,))).all()
 
 
 @every

@@ -1,11 +1,11 @@
 """Bad input is refused with a message that names the structure and, in a batch, the item."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 
+import hostile
 import pytest
 import torch
 import twins
@@ -45,7 +45,7 @@ def test_logits_are_not_numbers(case, value):
         bad = x.clone()
         bad[(*ITEM, *key)] = value
         refuses(lambda bad=bad: case.build(bad), name, HERE)
-        refuses(lambda bad=bad: case.build(bad[ITEM]), name) if "by-item" not in case.name else None
+        refuses(lambda bad=bad: case.build(bad[1, 2:]), name, r"\(0,\)") if case.name[-6:] != "ragged" else None
         refuses(lambda bad=bad: case.build(x).trace(bad), name, HERE)
         lenient = case.build(bad, validate_args=False)
         refuses(lambda d=lenient: d.sample_trace((2,)), name, HERE)
@@ -195,15 +195,14 @@ STUCK = {  # each makes item ITEM of a batch, or the graph that all items share,
         "Arborescence",
         lambda **o: gt.Arborescence(without(4, [(2, v) for v in range(4)]), root=2, **o),
     ),
-    "unreachable pair": ("Arborescence", lambda **o: gt.Arborescence(without(4, [(0, 2), (0, 3), (1, 2), (1, 3)]), **o)),
+    "unreachable pair": (
+        "Arborescence",
+        lambda **o: gt.Arborescence(without(4, [(0, 2), (0, 3), (1, 2), (1, 3)]), **o),
+    ),
     "fewer keys than k": ("Subset", lambda **o: gt.Subset(one_bad((4,), [slice(0, 2)], -INF), 3, **o)),
     "fewer keys than k of the item": (
         "Subset",
-        lambda **o: gt.Subset(torch.tensor([0.0, 0.0, -INF]), one_bad((), [], 3, good=2).long(), **o)
-        if False
-        else gt.Subset(
-            torch.tensor([0.0, 0.0, -INF]).expand(*BATCH, 3), one_bad((), [], 3, good=2).long(), **o
-        ),
+        lambda **o: gt.Subset(torch.tensor([0.0, 0, -INF]).expand(*BATCH, 3), one_bad((), [], 3, good=2).long(), **o),
     ),
     "shorter than k": (
         "Subset",
@@ -286,13 +285,22 @@ WRONG_TYPES = {
     "k are floats": (lambda: gt.Subset(torch.zeros(2, 3), torch.tensor([1.0, 2.0])), ["Subset", "k"]),
     "k is bool": (lambda: gt.Subset(torch.zeros(3), True), ["Subset", "k"]),
     "root is a float": (lambda: gt.Arborescence(torch.zeros(3, 3), root=1.5), ["Arborescence", "root"]),
-    "components are a float": (lambda: gt.SpanningTree(torch.zeros(3, 3), components=1.5), ["SpanningTree", "components"]),
+    "components are a float": (
+        lambda: gt.SpanningTree(torch.zeros(3, 3), components=1.5),
+        ["SpanningTree", "components"],
+    ),
     "edges are a list": (
         lambda: gt.SpanningTree.from_edges(torch.zeros(1), [[0], [1]], 2),
         ["SpanningTree", "edge_index"],
     ),
-    "edges are floats": (lambda: gt.SpanningTree.from_edges(torch.zeros(8), EDGES.float(), 5), ["SpanningTree", "edge"]),
-    "edges are bool": (lambda: gt.SpanningTree.from_edges(torch.zeros(8), EDGES > 0, 5), ["SpanningTree", "edge_index"]),
+    "edges are floats": (
+        lambda: gt.SpanningTree.from_edges(torch.zeros(8), EDGES.float(), 5),
+        ["SpanningTree", "edge"],
+    ),
+    "edges are bool": (
+        lambda: gt.SpanningTree.from_edges(torch.zeros(8), EDGES > 0, 5),
+        ["SpanningTree", "edge_index"],
+    ),
     "logits of edges are a list": (lambda: sparse([0.0] * 8), ["SpanningTree", "logits"]),
     "logits of edges are integers": (lambda: sparse(torch.zeros(8).long()), ["SpanningTree", "logits"]),
     "algorithm is none": (lambda: gt.Custom(torch.zeros(3), object()), ["Custom", "start"]),
@@ -313,6 +321,7 @@ def test_wrong_types(what):
 
 # Traces of others ----------------------------------------------------------------------------------------
 
+NINE = torch.tensor([[0, 1, 2] * 3, [1, 2, 0] * 3])
 PAIRS = {  # a distribution, and one whose traces mean something else
     "structure": (gt.Subset(torch.zeros(4), 4), gt.Permutation(torch.zeros(4))),
     "matrix": (gt.SpanningTree(torch.zeros(4, 4)), gt.Arborescence(torch.zeros(4, 4))),
@@ -323,7 +332,7 @@ PAIRS = {  # a distribution, and one whose traces mean something else
     "components": (gt.SpanningTree(torch.zeros(4, 4)), gt.SpanningTree(torch.zeros(4, 4), components=2)),
     "root": (gt.Arborescence(torch.zeros(4, 4)), gt.Arborescence(torch.zeros(4, 4), root=1)),
     "edges": (sparse(torch.zeros(8)), gt.SpanningTree.from_edges(torch.zeros(8), EDGES.flip(1), 5)),
-    "sparse and dense": (gt.SpanningTree(torch.zeros(3, 3)), gt.SpanningTree.from_edges(torch.zeros(9), *_nine())),
+    "sparse and dense": (gt.SpanningTree(torch.zeros(3, 3)), gt.SpanningTree.from_edges(torch.zeros(9), NINE, 3)),
     "custom size": (gt.Custom(torch.zeros(4), twins.Subset(4, 2)), gt.Custom(torch.zeros(5), twins.Subset(5, 2))),
     "custom and built-in": (gt.Custom(torch.zeros(4), twins.Subset(4, 2)), gt.Subset(torch.zeros(4), 2)),
     "batch": (gt.BinaryTree(torch.zeros(2, 4)), gt.BinaryTree(torch.zeros(3, 4))),
@@ -343,11 +352,12 @@ def test_traces_of_others(what, method):
     refuses(lambda: getattr(ours, method)(theirs.sample_trace()), type(ours).__name__, "trace")
 
 
-@every
 @pytest.mark.parametrize("method", ["trace_log_prob", "conditional", "decision_log_totals"])
-def test_a_value_is_no_trace(case, method):
-    d = case((3,))
-    refuses(lambda: getattr(d, method)(d.sample()), type(d).__name__, "trace", error=(TypeError, ValueError))
+@pytest.mark.parametrize("name", CONSTRUCTORS)
+def test_a_value_is_no_trace(name, method):
+    dims, make = CONSTRUCTORS[name]
+    d = make(torch.zeros(2, *[3] * dims))
+    refuses(lambda: getattr(d, method)(d.sample()), name, "trace", error=(TypeError, ValueError))
 
 
 # Values --------------------------------------------------------------------------------------------------
@@ -389,24 +399,21 @@ def test_log_prob_that_is_out_of_reach(d):
 
 # Nothing may crash ---------------------------------------------------------------------------------------
 
-HOSTILE = {  # run in a process of its own, validate_args=False: the answer may be anything but a crash
-    **{
-        f"{name}, {what}": f"d = {make}; {call}"
-        for name, make in {
-            "subset": "gt.Subset(torch.full((5, 200), BAD), 3, validate_args=False)",
-            "permutation": "gt.Permutation(torch.full((5, 200), BAD), validate_args=False)",
-            "matching": "gt.Matching(torch.full((5, 20, 20), BAD), validate_args=False)",
-            "tree": "gt.SpanningTree(torch.full((5, 20, 20), BAD), validate_args=False)",
-            "sparse": "gt.SpanningTree.from_edges(torch.full((5, 8), BAD), EDGES, 5, validate_args=False)",
-            "arborescence": "gt.Arborescence(torch.full((5, 20, 20), BAD), validate_args=False)",
-            "binary tree": "gt.BinaryTree(torch.full((5, 200), BAD), validate_args=False)",
-        }.items()
-        for what, call in {
-            "nan": "d.sample()",
-            "-inf": "d.sample()",
-            "log-probability of a good trace under nan": "t = good(d); d.trace_log_prob(t)",
-            "noise of a good trace under nan": "t = good(d); d.conditional(t)",
-            "noise of a good trace under -inf": "t = good(d); d.conditional(t)",
-        }.items()
-    },
-}
+
+@pytest.fixture(scope="module")
+def endings():
+    """How each hostile input ended, in processes of their own."""
+    run = subprocess.run([sys.executable, hostile.__file__], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize("what", hostile.HOSTILE)
+def test_nothing_crashes(what, endings):
+    assert not endings[what].startswith("crashed")
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.racing((3,)).any()], ids=str)
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_what_is_no_number_is_refused_at_sampling(case, value, endings):
+    assert re.match(rf"ValueError: {type(case()).__name__}.*nan", endings[f"{case}: sample from {value}"])

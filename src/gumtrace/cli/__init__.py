@@ -10,6 +10,7 @@ from gumtrace.extras import MissingExtra
 
 _COMMANDS = {
     "demo": "draw one of each structure, and tell how it came about",
+    "toy": "optimise a small problem with every estimator, and compare them",
     "bench": "time every structure, and say how much memory it takes",
 }
 

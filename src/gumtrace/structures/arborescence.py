@@ -38,7 +38,7 @@ class Arborescence(Structure):
 
     @property
     def support(self):  # type: ignore[override]
-        return constraints.arborescence(self._node_counts(), self.root)
+        return constraints.arborescence(self.node_counts, self.root)
 
     def _lay_out(self, key_shape):
         n, m = key_shape
@@ -53,9 +53,11 @@ class Arborescence(Structure):
             )
         slots = max(n, 2 * n - 2)  # the nodes, and at most n - 2 cycles
         geometry = Geometry(ARBORESCENCE, n * n, slots, slots, slots, n, 0, self.root, NO_EDGES)
-        return Layout(geometry, key_shape, self.logits.dtype, _adjacency), self._node_counts()
+        return Layout(geometry, key_shape, self.logits.dtype, _adjacency), self.node_counts
 
-    def _node_counts(self) -> Tensor:
+    @property
+    def node_counts(self) -> Tensor:
+        """How many nodes each item has, (*B,) or ()."""
         return (
             self._lengths
             if self._lengths is not None
@@ -71,7 +73,7 @@ class Arborescence(Structure):
 
     def _decide(self, choose: Choose):
         """The path-growing run of the kernel, on sets."""
-        n, nodes = self._keys()[0], int(self._node_counts())
+        n, nodes = self.key_shape[0], int(self.node_counts)
         winners, links = [-1] * self._layout.geometry.winner_slots, [-1] * self._layout.geometry.link_slots
         edges = [divmod(key, n) for key in self.racing.flatten().nonzero().flatten().tolist()]
         members = {v: {v} for v in range(nodes)}

@@ -27,6 +27,7 @@ class Structure(Distribution):
     """
 
     has_rsample = False
+    _per_item: tuple[str, ...] = ("_sizes", "_lengths")  # attributes that are one for all items, (), or one each, (*B,)
 
     def __init__(self, logits: Tensor, event_dim: int, mask=None, lengths=None, validate_args: bool | None = None):
         name = type(self).__name__
@@ -78,10 +79,32 @@ class Structure(Distribution):
         key_shape = self._x.shape[len(self.batch_shape) :]
         new.logits = self.logits.expand(*new._batch_shape, *key_shape)
         new._x = self._x.expand(*new._batch_shape, *key_shape)
-        for name in ("_sizes", "_lengths"):
+        for name in self._per_item:
             per_item = getattr(self, name)
             if per_item is not None and per_item.dim() > 0:
                 setattr(new, name, per_item.expand(new._batch_shape))
+        return new
+
+    def at(self, x: Tensor) -> "Structure":
+        """The same distribution with other log-rates x (*batch, *keys), -inf where a key does not race.
+
+        What estimators need: the gradient with respect to the rates themselves, apart from the graph behind them, and
+        many copies of one item (batch dimensions that x has in front of the old ones are new).
+        """
+        batch_shape = x.shape[: x.dim() - len(self.key_shape)]
+        new = self.expand(batch_shape)
+        new.logits = new._x = x
+        return new
+
+    def item(self, index: tuple[int, ...]) -> "Structure":
+        """One item of the batch, unbatched."""
+        new = self.expand(self.batch_shape)
+        new._batch_shape = torch.Size()
+        new.logits, new._x = self.logits[index], self._x[index]
+        for name in self._per_item:
+            per_item = getattr(self, name)
+            if per_item is not None and per_item.dim() > 0:
+                setattr(new, name, per_item[index])
         return new
 
     def _rows(self) -> Tensor:
@@ -94,15 +117,22 @@ class Structure(Distribution):
         shape = torch.Size(sample_shape) + self.batch_shape
         return shape, shape.numel()
 
-    def _keys(self) -> torch.Size:
+    @property
+    def key_shape(self) -> torch.Size:
+        """Of the keys: what logits and noise have behind the batch shape."""
         return self._layout.event_shape
+
+    @property
+    def log_rates(self) -> Tensor:
+        """(*B, *keys): the logits as the algorithm sees them, in float32 or float64, -inf where a mask or padding is."""
+        return self._x
 
     # Sampling --------------------------------------------------------------------------------------
 
     def perturb(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Tensor:
         """Perturbed logits G = logits + Gumbel(0, 1), sample + batch + keys; gradients flow to the logits."""
         shape, items = self._items(sample_shape)
-        return formula.perturb(self._rows(), self._layout, items, generator).reshape(shape + self._keys())
+        return formula.perturb(self._rows(), self._layout, items, generator).reshape(shape + self.key_shape)
 
     def trace(self, noise: Tensor) -> Trace:
         """Run the algorithm on given perturbed logits."""
@@ -133,7 +163,7 @@ class Structure(Distribution):
                 RuntimeWarning,
                 stacklevel=2,
             )
-        return g.reshape(trace.shape + self._keys())
+        return g.reshape(trace.shape + self.key_shape)
 
     @property
     def mode(self) -> Tensor:
@@ -231,8 +261,8 @@ class Structure(Distribution):
         raise ValueError(f"{type(self).__name__}: {where} {self._stuck()}")
 
     def _check_noise(self, noise: Tensor) -> torch.Size:
-        checks.ends_in(type(self).__name__, "noise", noise.shape, self.batch_shape + self._keys())
-        return noise.shape[: noise.dim() - len(self._keys())]
+        checks.ends_in(type(self).__name__, "noise", noise.shape, self.batch_shape + self.key_shape)
+        return noise.shape[: noise.dim() - len(self.key_shape)]
 
     def _check_trace(self, trace: Trace) -> None:
         checks.same_geometry(type(self).__name__, self._layout.geometry, trace.layout.geometry)

@@ -47,7 +47,7 @@ class BinaryTree(Structure):
         return self.trace_log_prob(Trace(self._layout, links[..., :0], links))
 
     def _decide(self, choose: Choose):
-        parents = [-2] * self._keys()[0]
+        parents = [-2] * self.key_shape[0]
         gaps = [(-1, self.racing.nonzero().flatten().tolist())]
         while gaps:
             parent, tokens = gaps.pop()

@@ -60,7 +60,7 @@ class Matching(Structure):
         return matching_log_prob(*torch.broadcast_tensors(self._x, value))
 
     def _decide(self, choose: Choose):
-        _, m = self._keys()
+        _, m = self.key_shape
         racing = self.racing.flatten().nonzero().flatten().tolist()
         winners: list[int] = []
         while racing:

@@ -93,7 +93,7 @@ class SpanningTree(Structure):
     def support(self):  # type: ignore[override]
         if self._edges is not None:
             return constraints.sparse_forest(self._edges, self._num_nodes, self.components)
-        return constraints.forest(self._node_counts(), self.components)
+        return constraints.forest(self.node_counts, self.components)
 
     def _lay_out(self, key_shape):
         c = self.components
@@ -108,14 +108,21 @@ class SpanningTree(Structure):
             raise ValueError(f"SpanningTree: logits must be square, got {n} x {m}")
         steps = max(n - c, 0)
         geometry = Geometry(SPANNING_TREE, n * n, steps, steps, 0, n, 0, c, NO_EDGES)
-        return Layout(geometry, key_shape, self.logits.dtype, _symmetric), self._node_counts()
+        return Layout(geometry, key_shape, self.logits.dtype, _symmetric), self.node_counts
 
-    def _node_counts(self) -> Tensor:
+    @property
+    def node_counts(self) -> Tensor:
+        """How many nodes each item has, (*B,) or ()."""
         return (
             self._lengths
             if self._lengths is not None
             else torch.tensor(self.logits.shape[-1], device=self.logits.device)
         )
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it was made by `from_edges`."""
+        return self._edges is not None
 
     @property
     def racing(self) -> Tensor:
@@ -133,10 +140,10 @@ class SpanningTree(Structure):
         return spanning_tree_log_prob(*torch.broadcast_tensors(self._x, value))
 
     def _decide(self, choose: Choose):
-        n = self._num_nodes if self._edges is not None else int(self._node_counts())
+        n = self._num_nodes if self._edges is not None else int(self.node_counts)
         racing = self.racing.flatten().nonzero().flatten().tolist()
         ends = {
-            key: self._edges[:, key].tolist() if self._edges is not None else divmod(key, self._keys()[0])
+            key: self._edges[:, key].tolist() if self._edges is not None else divmod(key, self.key_shape[0])
             for key in racing
         }
         part = list(range(n))

@@ -31,6 +31,8 @@ class Subset(Structure):
     (True, True)
     """
 
+    _per_item = ("_sizes", "_lengths", "k")
+
     def __init__(self, logits: Tensor, k: int | Tensor, *, mask=None, lengths=None, validate_args: bool | None = None):
         k = torch.as_tensor(k, device=logits.device if torch.is_tensor(logits) else None)
         if k.is_floating_point() or k.dtype == torch.bool:
@@ -41,11 +43,6 @@ class Subset(Structure):
     @property
     def support(self):  # type: ignore[override]
         return constraints.subset(self.k)
-
-    def expand(self, batch_shape, _instance=None):
-        new: Subset = super().expand(batch_shape, _instance)  # type: ignore[assignment]
-        new.k = self.k.expand(new.batch_shape) if self.k.dim() else self.k
-        return new
 
     def _lay_out(self, key_shape):
         (d,) = key_shape

@@ -1,0 +1,137 @@
+"""Control variates on the noise: RELAX and REBAR.
+
+    g = (L(X) - c(G̃)) ∇ log P(T)  -  ∇ c(G̃)  +  ∇ c(G),      G the noise, T its trace, G̃ ~ G | T
+
+is unbiased for every function c of the noise: the last term is the gradient of E c(G), and the others take it out
+again, split into what T decides and what it leaves open. The better c(G̃) predicts the loss, the less is left to the
+score. The parameters of c are trained on the variance of g itself.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from gumtrace.estimators.base import Estimator, Inject, Objective, advantage, checked_leave_one_out
+from gumtrace.relaxations import relax
+from gumtrace.structures.base import Structure
+
+
+class ControlVariate(Estimator):
+    """The formula, for any c. With K > 1 samples, the residuals L - c(G̃) are compared with those of the others."""
+
+    def __init__(self, samples: int = 1, leave_one_out: bool | None = None):
+        super().__init__(samples)
+        self.leave_one_out = checked_leave_one_out(type(self).__name__, samples, leave_one_out)
+
+    def control(self, dist: Structure, noise: Tensor, objective: Objective, context: Tensor | None) -> Tensor:
+        """c(G), (samples, *batch), differentiable in the noise."""
+        raise NotImplementedError
+
+    def forward(self, dist, objective, context=None, *, generator=None):
+        parameters = [p for p in self.parameters() if p.requires_grad]
+        with torch.enable_grad():
+            loss, grad, spread = self._estimate(dist, objective, context, generator, bool(parameters))
+            tuned = torch.autograd.grad(spread, parameters, allow_unused=True) if parameters else ()
+        tuned = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, tuned, strict=True)]
+        gradients = Inject.apply(
+            dist.log_rates, grad.detach(), len(dist.batch_shape), len(parameters), *parameters, *tuned
+        )
+        return loss.mean(0) + gradients
+
+    def _estimate(self, dist, objective, context, generator, differentiable: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Losses, the estimate g (*batch, *keys), and Σ g²: its gradient is that of the variance, for the mean of g is fixed."""
+        x = dist.log_rates.detach().requires_grad_()
+        dist = dist.at(x)
+        noise = dist.perturb((self.samples,), generator=generator)
+        trace = dist.trace(noise)
+        again = dist.conditional(trace, generator=generator)
+        loss = self.evaluate(dist, objective, trace.value)
+        _, slope = self._control_and_slope(dist, noise, objective, context)
+        control, slope_again = self._control_and_slope(dist, again, objective, context)
+        weight = advantage(loss.detach() - control, self.leave_one_out)
+        # c is evaluated at fixed noise, so that its own parameters stay in g while x enters through the noise alone
+        score = weight * dist.trace_log_prob(trace)
+        through_noise = _inner(slope, noise) - _inner(slope_again, again)
+        (grad,) = torch.autograd.grad(
+            (score.sum() + through_noise) / self.samples, x, create_graph=differentiable, materialize_grads=True
+        )
+        return loss, grad, grad.square().sum()
+
+    def _control_and_slope(self, dist, noise, objective, context) -> tuple[Tensor, Tensor]:
+        """c and dc/dG at the noise, the latter with a graph to the parameters of c."""
+        point = noise.detach().requires_grad_()
+        control = self.control(dist, point, objective, context)
+        if not control.requires_grad:
+            raise ValueError(
+                f"{type(self).__name__}: its control variate has no gradient with respect to the noise; REBAR needs an "
+                "objective that is differentiable in the relaxed structure, TraceREINFORCE and RELAX do not"
+            )
+        (slope,) = torch.autograd.grad(control.sum(), point, create_graph=True, materialize_grads=True)
+        return control, slope
+
+
+class RELAX(ControlVariate):
+    """A learned critic on the noise as control variate: for any objective.
+
+    Args:
+        critic: a module, critic(noise, context) -> (samples, *batch); noise is 0 where a key does not race. See
+            `VectorCritic` and `MatrixCritic`. It must be smooth twice: no ReLU.
+
+    >>> import gumtrace as gt
+    >>> logits = torch.zeros(3, 4, requires_grad=True)
+    >>> relax = RELAX(gt.estimators.VectorCritic(4))
+    >>> relax(gt.Subset(logits, 2), lambda x: x[..., 0]).mean().backward()
+    >>> all(p.grad is not None for p in relax.parameters())
+    True
+    """
+
+    def __init__(self, critic: nn.Module, samples: int = 1, leave_one_out: bool | None = None):
+        super().__init__(samples, leave_one_out)
+        self.critic = critic
+
+    def control(self, dist, noise, objective, context):
+        control = self.critic(torch.where(dist.racing, noise, 0.0), context)
+        want = noise.shape[: noise.dim() - len(dist.key_shape)]
+        if control.shape != want:
+            raise ValueError(f"RELAX: the critic must return shape {tuple(want)}, got {tuple(control.shape)}")
+        return control
+
+
+class REBAR(ControlVariate):
+    """The objective on a relaxed structure as control variate, with learned scale and temperature.
+
+    Args:
+        kind: which relaxation, see `gumtrace.relax`; None for the structure's own.
+        temperature, scale: where learning starts.
+
+    >>> import gumtrace as gt
+    >>> logits = torch.zeros(3, 5, 5, requires_grad=True)
+    >>> rebar = REBAR(samples=2)
+    >>> rebar(gt.SpanningTree(logits), lambda x: x[..., 0, 1].square()).mean().backward()
+    >>> rebar.scale.grad is not None
+    True
+    """
+
+    def __init__(
+        self,
+        kind: str | None = None,
+        samples: int = 1,
+        leave_one_out: bool | None = None,
+        *,
+        temperature: float = 0.5,
+        scale: float = 1.0,
+    ):
+        super().__init__(samples, leave_one_out)
+        self.kind = kind
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+        self.scale = nn.Parameter(torch.tensor(float(scale)))
+
+    def control(self, dist, noise, objective, context):
+        soft = relax(dist, noise, self.log_temperature.exp(), self.kind)
+        return self.scale * self.evaluate(dist, objective, soft)
+
+
+def _inner(slope: Tensor, noise: Tensor) -> Tensor:
+    """Σ slope · noise over the keys that race."""
+    return (slope * torch.where(noise.isneginf(), 0.0, noise)).sum()

@@ -1,0 +1,89 @@
+"""Biased estimators, from relaxed structures: for objectives that are differentiable and defined between structures."""
+
+import torch
+
+from gumtrace.estimators.base import Estimator
+from gumtrace.relaxations import relax
+
+
+class _Relaxed(Estimator):
+    """Args common to all three.
+
+    temperature: lower is less biased, and noisier.
+    samples: runs for each item.
+    kind: which relaxation, see `gumtrace.relax`.
+    """
+
+    def __init__(self, temperature: float = 0.5, samples: int = 1, kind: str | None = None):
+        super().__init__(samples)
+        if not temperature > 0:
+            raise ValueError(f"{type(self).__name__}: temperature must be positive, got {temperature}")
+        self.temperature, self.kind = temperature, kind
+
+    def extra_repr(self) -> str:
+        return f"samples={self.samples}, temperature={self.temperature}, kind={self.kind}"
+
+
+class StochasticSoftmax(_Relaxed):
+    """SST: the objective of the relaxed structure, differentiated through the noise. Its value is the relaxed one's too.
+
+    >>> import gumtrace as gt
+    >>> logits = torch.zeros(3, 4, requires_grad=True)
+    >>> StochasticSoftmax(0.5)(gt.Subset(logits, 2), lambda x: x[..., 0].square()).mean().backward()
+    """
+
+    def forward(self, dist, objective, context=None, *, generator=None):
+        noise = dist.perturb((self.samples,), generator=generator)
+        return self.evaluate(dist, objective, relax(dist, noise, self.temperature, self.kind)).mean(0)
+
+
+class StraightThrough(_Relaxed):
+    """The objective of the hard structure, differentiated as if it were the relaxed one.
+
+    >>> import gumtrace as gt
+    >>> logits = torch.zeros(3, 4, requires_grad=True)
+    >>> StraightThrough(0.5)(gt.Subset(logits, 2), lambda x: x[..., 0].square()).mean().backward()
+    """
+
+    def forward(self, dist, objective, context=None, *, generator=None):
+        noise = dist.perturb((self.samples,), generator=generator)
+        soft = relax(dist, noise, self.temperature, self.kind)
+        hard = dist.trace(noise).value
+        return self.evaluate(dist, objective, hard + (soft - soft.detach())).mean(0)
+
+
+class GumbelRao(_Relaxed):
+    """Straight-through, its gradient averaged over noise that gives the same trace: less variance for the same bias.
+
+    The relaxation is differentiated at fixed noise, as if G̃ = logits + constant, and then averaged over G̃ ~ G | T.
+    Differentiating through the conditional sampler instead would have another mean.
+
+    Args:
+        draws: how many G̃ for each trace.
+
+    >>> import gumtrace as gt
+    >>> logits = torch.zeros(3, 4, requires_grad=True)
+    >>> GumbelRao(0.5, draws=10)(gt.Subset(logits, 2), lambda x: x[..., 0].square()).mean().backward()
+    """
+
+    def __init__(self, temperature: float = 0.5, samples: int = 1, kind: str | None = None, *, draws: int = 10):
+        super().__init__(temperature, samples, kind)
+        if draws < 1:
+            raise ValueError(f"GumbelRao: draws must be at least 1, got {draws}")
+        self.draws = draws
+
+    def forward(self, dist, objective, context=None, *, generator=None):
+        trace = dist.sample_trace((self.samples,), generator=generator)
+        soft = 0.0
+        for _ in range(self.draws):
+            with torch.no_grad():
+                noise = dist.conditional(trace, generator=generator)
+                constant = torch.where(noise.isneginf(), -torch.inf, noise - dist.log_rates)
+            soft = soft + relax(
+                dist,
+                torch.where(constant.isneginf(), -torch.inf, dist.log_rates + constant),
+                self.temperature,
+                self.kind,
+            )
+        soft = soft / self.draws
+        return self.evaluate(dist, objective, trace.value + (soft - soft.detach())).mean(0)

@@ -1,0 +1,86 @@
+"""Score-function estimators: (L - b) ∇ log p, for p the law of the noise, of the trace, or of the structure.
+
+Each averages the one before over what it forgets, so the variance can only fall: E- ≥ T- ≥ X-REINFORCE.
+"""
+
+import torch
+from torch import Tensor
+
+from gumtrace.estimators.base import Estimator, Objective, advantage, checked_leave_one_out
+from gumtrace.structures.base import Structure
+
+
+class ScoreEstimator(Estimator):
+    """(L(X) - b) ∇ log p over `samples` runs; b is the mean loss of the other samples, where there are others.
+
+    Args:
+        samples: K, runs for each item.
+        leave_one_out: subtract b; by default whenever K > 1.
+    """
+
+    def __init__(self, samples: int = 1, leave_one_out: bool | None = None):
+        super().__init__(samples)
+        self.leave_one_out = checked_leave_one_out(type(self).__name__, samples, leave_one_out)
+
+    def draw(self, dist: Structure, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Values (samples, *batch, *event) and their scores (samples, *batch)."""
+        raise NotImplementedError
+
+    def surrogate(
+        self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        value, score = self.draw(dist, generator)
+        loss = self.evaluate(dist, objective, value)
+        return loss, (advantage(loss.detach(), self.leave_one_out) * score).mean(0)
+
+
+class NoiseREINFORCE(ScoreEstimator):
+    """E-REINFORCE: the score of the noise. The simplest, and the one with the most variance.
+
+    >>> import gumtrace as gt
+    >>> logits = torch.zeros(3, 4, requires_grad=True)
+    >>> loss = NoiseREINFORCE(samples=8)(gt.Subset(logits, 2), lambda x: x[..., 0])
+    >>> loss.mean().backward()
+    >>> logits.grad.shape
+    torch.Size([3, 4])
+    """
+
+    def draw(self, dist, generator):
+        noise = dist.perturb((self.samples,), generator=generator).detach()
+        return dist.trace(noise).value, dist.noise_log_prob(noise)
+
+
+class TraceREINFORCE(ScoreEstimator):
+    """T-REINFORCE: the score of the trace. For every structure, with no temperature to tune: the one to begin with.
+
+    >>> import gumtrace as gt
+    >>> logits = torch.zeros(3, 5, 5, requires_grad=True)
+    >>> loss = TraceREINFORCE(samples=4)(gt.SpanningTree(logits), lambda x: x[..., 0, 1])
+    >>> loss.shape
+    torch.Size([3])
+    """
+
+    def draw(self, dist, generator):
+        trace = dist.sample_trace((self.samples,), generator=generator)
+        return trace.value, dist.trace_log_prob(trace)
+
+
+class StructureREINFORCE(ScoreEstimator):
+    """X-REINFORCE: the score of the structure itself. The least variance, where `dist.log_prob` is tractable.
+
+    >>> import gumtrace as gt
+    >>> logits = torch.zeros(3, 4, requires_grad=True)
+    >>> loss = StructureREINFORCE(samples=4)(gt.Subset(logits, 2), lambda x: x[..., 0])
+    >>> StructureREINFORCE()(gt.Arborescence(torch.zeros(3, 3)), lambda x: x[..., 0, 1])
+    Traceback (most recent call last):
+        ...
+    NotImplementedError: StructureREINFORCE needs log_prob of the structure; take TraceREINFORCE instead. ...
+    """
+
+    def draw(self, dist, generator):
+        value = dist.sample((self.samples,), generator=generator)
+        try:
+            return value, dist.log_prob(value)
+        except NotImplementedError as reason:
+            message = f"StructureREINFORCE needs log_prob of the structure; take TraceREINFORCE instead. ({reason})"
+            raise NotImplementedError(message) from None

@@ -1,0 +1,73 @@
+"""Structures are almost free next to evaluating an objective: draw many, and let a cheap c(X) speak for them.
+
+    g = 1/K Σ_i (L_i - c(X_i) - b_i) ∇ log P(T_i)  +  1/(M-1) Σ_j (c(X_j) - c̄) ∇ log P(T_j)
+
+with K runs i that are evaluated and M more, j, that are not. The sums have means ∇E[L - c] and ∇E[c] whatever c is, as
+long as it does not depend on this iteration's draws: it is fitted to those of earlier ones.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from gumtrace.estimators.base import Estimator, Objective, advantage
+from gumtrace.estimators.surrogates import PairwiseSurrogate
+from gumtrace.structures.base import Structure
+
+
+class SurrogateREINFORCE(Estimator):
+    """T-REINFORCE on what a learned function of the structure leaves over; its own gradient from many extra structures.
+
+    Args:
+        surrogate: c, with `c(x, context)` and `c.fit(x, loss, context)` for x (*S, entries); `PairwiseSurrogate` by
+            default. Entries are the value, flattened (an order or a list of parents as one-hot rows).
+        samples: K, runs that are evaluated.
+        extra: M, runs that are not.
+
+    The surrogate learns at every call in training mode; `eval()` freezes it.
+
+    >>> import gumtrace as gt
+    >>> logits = torch.zeros(5, requires_grad=True)
+    >>> estimator = SurrogateREINFORCE(samples=4, extra=100)
+    >>> for _ in range(3):
+    ...     loss = estimator(gt.Subset(logits, 2), lambda x: x[..., 0] * x[..., 1])
+    >>> loss.backward()
+    """
+
+    def __init__(self, surrogate: nn.Module | None = None, samples: int = 8, extra: int = 256):
+        super().__init__(samples)
+        if extra < 2:
+            raise ValueError(f"SurrogateREINFORCE: extra must be at least 2, got {extra}")
+        self.extra = extra
+        self.fitted = surrogate if surrogate is not None else PairwiseSurrogate()
+
+    def surrogate(
+        self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        trace = dist.sample_trace((self.samples,), generator=generator)
+        value = trace.value
+        loss = self.evaluate(dist, objective, value)
+        entries = _entries(dist, value)
+        more = dist.sample_trace((self.extra,), generator=generator)
+        with torch.no_grad():
+            left = loss - self.fitted(entries, context)
+            cheap = self.fitted(_entries(dist, more.value), context)
+        evaluated = (advantage(left, self.samples > 1) * dist.trace_log_prob(trace)).mean(0)
+        unevaluated = (advantage(cheap, True) * dist.trace_log_prob(more)).mean(0)
+        if self.training:
+            self.fitted.fit(entries, loss.detach(), context)
+        return loss, evaluated + unevaluated
+
+    def extra_repr(self) -> str:
+        return f"samples={self.samples}, extra={self.extra}"
+
+
+def _entries(dist: Structure, value: Tensor) -> Tensor:
+    """(*S, *event) -> (*S, entries) of the dtype of the log-rates, without those that are always zero or said twice."""
+    if not value.is_floating_point():  # keys or parents: names, not numbers
+        value = torch.nn.functional.one_hot(value.clamp(min=-1) + 1, value.shape[-1] + 1).flatten(-2)
+    elif dist.event_shape == dist.key_shape:
+        racing = dist.racing.reshape(-1, dist.key_shape.numel()).any(0)
+        value = value.flatten(-len(dist.event_shape))[..., racing]
+    else:
+        value = value.flatten(-len(dist.event_shape))
+    return value.to(dist.log_rates.dtype)

@@ -1,0 +1,76 @@
+"""Soft structures: points inside the convex hull of the hard ones, smooth in the noise (stochastic softmax tricks)."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gumtrace.relaxations.sinkhorn import permutation_matrix, sinkhorn
+from gumtrace.relaxations.subset import relax_subset
+from gumtrace.relaxations.trees import arborescence_marginals, spanning_tree_marginals
+from gumtrace.structures.arborescence import Arborescence
+from gumtrace.structures.base import Structure
+from gumtrace.structures.matching import Matching
+from gumtrace.structures.permutation import Permutation
+from gumtrace.structures.spanning_tree import SpanningTree
+from gumtrace.structures.subset import Subset
+
+KINDS: dict[type, tuple[str, ...]] = {  # the first is the default
+    Subset: ("expfamily", "euclidean", "categorical", "binary"),
+    Permutation: ("sinkhorn",),
+    Matching: ("sinkhorn",),
+    SpanningTree: ("matrix-tree",),
+    Arborescence: ("matrix-tree",),
+}
+
+
+def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str | None = None) -> Tensor:
+    """A soft value of the same shape, inside the polytope, differentiable twice in noise and temperature.
+
+    Args:
+        dist: a Subset, Permutation with matrix=True, Matching, SpanningTree or Arborescence.
+        noise: perturbed logits G, samples + batch + keys.
+        temperature: positive; towards 0 the value becomes that of the hard structure (for a Matching that of the
+            heaviest one, and for an Arborescence the heaviest in G: the greedy, and the one lightest in e^-G, may differ).
+        kind: "expfamily", "euclidean", "categorical" or "binary" for a Subset; "sinkhorn" for a Permutation or
+            Matching; "matrix-tree" for trees.
+
+    >>> import gumtrace as gt
+    >>> d = gt.Subset(torch.zeros(5), k=2)
+    >>> soft = relax(d, d.perturb(), temperature=0.5)
+    >>> round(soft.sum().item(), 4)
+    2.0
+    """
+    kind = _checked_kind(dist, kind)
+    if not torch.is_tensor(temperature) and not temperature > 0:
+        raise ValueError(f"relax: temperature must be positive, got {temperature}")
+    racing = dist.racing
+    scores = torch.where(racing, torch.where(racing, noise, 0.0) / temperature, -torch.inf)
+    return _MAPS[type(dist)](dist, scores, kind).to(noise.dtype)
+
+
+def _checked_kind(dist: Structure, kind: str | None) -> str:
+    name = type(dist).__name__
+    if type(dist) not in KINDS:
+        raise NotImplementedError(
+            f"relax: {name} has no relaxation; take an estimator without one, TraceREINFORCE or RELAX"
+        )
+    if isinstance(dist, Permutation) and not dist.matrix:
+        raise ValueError("relax: a soft permutation is a matrix; make the distribution with matrix=True")
+    if isinstance(dist, SpanningTree) and (dist.components > 1 or dist.is_sparse):
+        raise NotImplementedError(
+            "relax: there is no relaxation of spanning forests or of sparse graphs, only of dense trees"
+        )
+    kinds = KINDS[type(dist)]
+    if kind is not None and kind not in kinds:
+        raise ValueError(f"relax: {name} has the kinds {', '.join(kinds)}, not {kind!r}")
+    return kind or kinds[0]
+
+
+_MAPS: dict[type, Callable[..., Tensor]] = {
+    Subset: lambda dist, scores, kind: relax_subset(scores, dist.k, kind),
+    Permutation: lambda dist, scores, kind: permutation_matrix(scores),
+    Matching: lambda dist, scores, kind: sinkhorn(scores),
+    SpanningTree: lambda dist, scores, kind: spanning_tree_marginals(scores, dist.node_counts),
+    Arborescence: lambda dist, scores, kind: arborescence_marginals(scores, dist.root, dist.node_counts),
+}
