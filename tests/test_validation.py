@@ -259,7 +259,7 @@ BAD = {
     "arborescence not square": (lambda: gt.Arborescence(torch.zeros(3, 4)), ["Arborescence", "square"]),
     "more rows than columns": (lambda: gt.Matching(torch.zeros(4, 3)), ["Matching", "transpose"]),
     "edges and logits": (lambda: sparse(torch.zeros(7)), ["SpanningTree", "8 edges"]),
-    "scalar logits of edges": (lambda: sparse(torch.tensor(0.0)), ["SpanningTree", "8 edges"]),
+    "scalar logits of edges": (lambda: sparse(torch.tensor(0.0)), ["SpanningTree", "at least 1 dimensions"]),
     "edges transposed": (
         lambda: gt.SpanningTree.from_edges(torch.zeros(8), EDGES.T, 5),
         ["SpanningTree", "edge_index", r"\(8, 2\)"],

@@ -23,14 +23,14 @@ class _Event(constraints.Constraint):
 
 
 class subset(_Event):
-    """0/1 vectors with k ones."""
+    """0/1 vectors with k ones, at keys that race."""
 
-    def __init__(self, k: Tensor):
-        self.k = k
+    def __init__(self, racing: Tensor, k: Tensor):
+        self.racing, self.k = racing, k
         super().__init__(1)
 
     def check(self, value: Tensor) -> Tensor:
-        return _binary(value).all(-1) & (value.sum(-1) == self.k)
+        return _binary(value, self.racing).all(-1) & (value.sum(-1) == self.k)
 
 
 class permutation(_Event):
@@ -68,13 +68,14 @@ class matching(_Event):
         rows, cols = value.sum(-1), value.sum(-2)
         apart = (rows <= 1).all(-1) & (cols <= 1).all(-1)
         open_keys = (rows == 0)[..., :, None] & (cols == 0)[..., None, :] & self.racing
-        return _binary(value).flatten(-2).all(-1) & apart & ~open_keys.flatten(-2).any(-1)
+        return _binary(value, self.racing).flatten(-2).all(-1) & apart & ~open_keys.flatten(-2).any(-1)
 
 
 class forest(_Event):
-    """Symmetric 0/1 matrices of forests with `components` trees over the first `nodes` nodes."""
+    """Symmetric 0/1 matrices of forests with `components` trees over the first `nodes` nodes, of edges that race."""
 
-    def __init__(self, nodes: Tensor, components: int):
+    def __init__(self, racing: Tensor, nodes: Tensor, components: int):
+        self.racing = racing | racing.mT
         self.nodes, self.components = nodes, components
         super().__init__(2)
 
@@ -83,7 +84,7 @@ class forest(_Event):
         edges = value.flatten(-2).sum(-1) / 2
         parts = _parts(value) - (value.shape[-1] - self.nodes)  # padding counts as parts of its own
         return (
-            _binary(value).flatten(-2).all(-1)
+            _binary(value, self.racing).flatten(-2).all(-1)
             & symmetric
             & (edges == self.nodes - self.components)
             & (parts == self.components)
@@ -91,33 +92,32 @@ class forest(_Event):
 
 
 class sparse_forest(_Event):
-    """0/1 vectors over the edges of a graph that are forests with `components` trees."""
+    """0/1 vectors over the edges of a graph that are forests with `components` trees, of edges that race."""
 
-    def __init__(self, edges: Tensor, nodes: int, components: int):
+    def __init__(self, racing: Tensor, edges: Tensor, nodes: Tensor, components: int):
+        self.racing = racing
         self.edges, self.nodes, self.components = edges, nodes, components
         super().__init__(1)
 
     def check(self, value: Tensor) -> Tensor:
-        right = _binary(value).all(-1) & (value.sum(-1) == self.nodes - self.components)
-        flat = value.reshape(-1, value.shape[-1])
-        acyclic = torch.tensor(
-            [_acyclic(self.edges[:, row > 0.5].tolist(), self.nodes) for row in flat], dtype=torch.bool
-        )
+        right = _binary(value, self.racing).all(-1) & (value.sum(-1) == self.nodes - self.components)
+        flat = value.reshape(right.numel(), value.shape[-1])
+        acyclic = torch.tensor([_acyclic(self.edges[:, row > 0.5].tolist()) for row in flat], dtype=torch.bool)
         return right & acyclic.reshape(right.shape).to(right.device)
 
 
 class arborescence(_Event):
-    """0/1 matrices of trees directed away from the root over the first `nodes` nodes."""
+    """0/1 matrices of trees directed away from the root over the first `nodes` nodes, of edges that race."""
 
-    def __init__(self, nodes: Tensor, root: int):
-        self.nodes, self.root = nodes, root
+    def __init__(self, racing: Tensor, nodes: Tensor, root: int):
+        self.racing, self.nodes, self.root = racing, nodes, root
         super().__init__(2)
 
     def check(self, value: Tensor) -> Tensor:
         node = torch.arange(value.shape[-1], device=value.device)
         wants_edge = (node < self.nodes[..., None]) & (node != self.root)
         reached = _closure(value)[..., self.root, :] | (node >= self.nodes[..., None])
-        return _binary(value).flatten(-2).all(-1) & (value.sum(-2) == wants_edge).all(-1) & reached.all(-1)
+        return _binary(value, self.racing).flatten(-2).all(-1) & (value.sum(-2) == wants_edge).all(-1) & reached.all(-1)
 
 
 class binary_tree(_Event):
@@ -131,13 +131,15 @@ class binary_tree(_Event):
         n = value.shape[-1]
         racing = self.racing.expand(value.shape)
         plausible = ((value == -2) == ~racing).all(-1) & ((value >= -2) & (value < n)).all(-1)
-        flat = torch.where(plausible[..., None], value, -2).reshape(-1, n)
+        flat = torch.where(plausible[..., None], value, -2).reshape(plausible.numel(), n)
         shaped = torch.tensor([_in_order(row) for row in flat.tolist()], dtype=torch.bool, device=value.device)
         return plausible & shaped.reshape(plausible.shape)
 
 
-def _binary(value: Tensor) -> Tensor:
-    return (value == 0) | (value == 1)
+def _binary(value: Tensor, racing: Tensor | None = None) -> Tensor:
+    """0, or 1 where a key races."""
+    one = value == 1
+    return (value == 0) | (one if racing is None else one & racing)
 
 
 def _closure(adjacency: Tensor) -> Tensor:
@@ -155,8 +157,8 @@ def _parts(adjacency: Tensor) -> Tensor:
     return (~reach.tril(-1).any(-1)).sum(-1)
 
 
-def _acyclic(edges: list[list[int]], nodes: int) -> bool:
-    root = list(range(nodes))
+def _acyclic(edges: list[list[int]]) -> bool:
+    root = {node: node for ends in edges for node in ends}
 
     def find(v: int) -> int:
         while root[v] != v:

@@ -1,4 +1,4 @@
-"""Entropies and divergences, as an ELBO needs them: of the noise in closed form, of the trace by sampling or enumeration.
+"""Entropies and divergences for an ELBO: of the noise in closed form, of the trace by sampling or enumeration.
 
 KL(noise) ≥ KL(trace) ≥ KL(structure), as each is a function of the one before: the first two are bounds for the last.
 """

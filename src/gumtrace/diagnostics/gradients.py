@@ -31,7 +31,7 @@ class BiasReport:
 
 @dataclass(frozen=True)
 class GradientStatistics:
-    """One row of the table: std and bias are root mean squares over the entries of the gradient that can differ from 0."""
+    """One row of the table; std and bias are root mean squares over the keys that race."""
 
     name: str
     std: float
@@ -72,7 +72,7 @@ def gradients(
     replicates: int,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Independent estimates of the gradient with respect to the log-rates, (replicates, *batch, *keys), all in one call."""
+    """Independent estimates of the gradient to the log-rates, (replicates, *batch, *keys), all in one call."""
     x = dist.log_rates.detach().expand(replicates, *dist.log_rates.shape).clone().requires_grad_()
     loss = estimator(dist.at(x), objective, generator=generator)
     (grad,) = torch.autograd.grad(loss.sum(), x)
@@ -92,7 +92,7 @@ def check_unbiased(
 
     >>> import gumtrace as gt
     >>> d = gt.Subset(torch.tensor([0.0, 1.0, 2.0]), 2)
-    >>> report = check_unbiased(gt.estimators.TraceREINFORCE(2), d, lambda x: x[..., 0], 2000, generator=torch.Generator())
+    >>> report = check_unbiased(gt.estimators.TraceREINFORCE(2), d, lambda x: x[..., 0], 2000)
     >>> report.p_value > 1e-6
     True
     """

@@ -25,7 +25,7 @@ class _Relaxed(Estimator):
 
 
 class StochasticSoftmax(_Relaxed):
-    """SST: the objective of the relaxed structure, differentiated through the noise. Its value is the relaxed one's too.
+    """SST: the objective of the relaxed structure, in value and, through the noise, in gradient.
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 4, requires_grad=True)

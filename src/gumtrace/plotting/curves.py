@@ -44,7 +44,9 @@ def optimisation(curves: Sequence[Curve], path: str | Path, title: str = "") -> 
 def variance(statistics: Sequence[GradientStatistics], ax=None, title: str | None = None):
     """Draws the standard deviations of `diagnostics.gradient_statistics` as bars, smallest on top. Returns the axes."""
     if ax is None:
-        _, ax = require("matplotlib.pyplot", "plot").subplots(figsize=(6, 0.4 * len(statistics) + 1), layout="constrained")
+        _, ax = require("matplotlib.pyplot", "plot").subplots(
+            figsize=(6, 0.4 * len(statistics) + 1), layout="constrained"
+        )
     rows = sorted(statistics, key=lambda row: row.std, reverse=True)
     ax.barh([row.name for row in rows], [row.std for row in rows], color=CHOSEN, height=0.6)
     for place, row in enumerate(rows):

@@ -31,7 +31,7 @@ def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str
         dist: a Subset, Permutation with matrix=True, Matching, SpanningTree or Arborescence.
         noise: perturbed logits G, samples + batch + keys.
         temperature: positive; towards 0 the value becomes that of the hard structure (for a Matching that of the
-            heaviest one, and for an Arborescence the heaviest in G: the greedy, and the one lightest in e^-G, may differ).
+            heaviest one and for an Arborescence the heaviest in G, from which the greedy and the lightest may differ).
         kind: "expfamily", "euclidean", "categorical" or "binary" for a Subset; "sinkhorn" for a Permutation or
             Matching; "matrix-tree" for trees.
 

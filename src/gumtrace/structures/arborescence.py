@@ -11,6 +11,7 @@ from torch import Tensor
 from gumtrace import constraints
 from gumtrace.kernels.cpu import ops
 from gumtrace.kernels.kinds import ARBORESCENCE, NO_EDGES, Geometry
+from gumtrace.structures import checks
 from gumtrace.structures.base import Choose, Structure
 from gumtrace.traces.trace import Layout, Trace
 
@@ -33,12 +34,12 @@ class Arborescence(Structure):
     """
 
     def __init__(self, logits: Tensor, root: int = 0, *, mask=None, lengths=None, validate_args: bool | None = None):
-        self.root = int(root)
+        self.root = checks.integer("Arborescence", "root", root)
         super().__init__(logits, 2, mask, lengths, validate_args)
 
     @property
     def support(self):  # type: ignore[override]
-        return constraints.arborescence(self.node_counts, self.root)
+        return constraints.arborescence(self.racing, self.node_counts, self.root)
 
     def _lay_out(self, key_shape):
         n, m = key_shape
@@ -113,7 +114,7 @@ def _around(node: int, links: list[int]) -> int:
 
 def _adjacency(trace: Trace) -> Tensor:
     geometry, items = trace.layout.geometry, trace.shape.numel()
-    head = ops.arborescence_heads(geometry, trace.choices.reshape(items, -1), trace.links.reshape(items, -1)).long()
+    head = ops.arborescence_heads(geometry, *trace.rows()).long()
     n = geometry.n
     value = torch.zeros(
         items, n + 1, n, dtype=trace.layout.dtype, device=trace.device

@@ -36,7 +36,7 @@ class Structure(Distribution):
         self._key_dim = event_dim
         batch_shape, key_shape = logits.shape[: logits.dim() - event_dim], logits.shape[logits.dim() - event_dim :]
         x = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-        self._lengths = checks.lengths(name, lengths, logits, batch_shape, key_shape)
+        self._lengths = checks.lengths(name, lengths, logits, batch_shape, self._longest(key_shape))
         for keep in (checks.mask(name, mask, logits), self._inside(key_shape)):
             if keep is not None:
                 x = torch.where(keep, x, -torch.inf)
@@ -56,6 +56,10 @@ class Structure(Distribution):
     def _value_shape(self, key_shape: torch.Size) -> torch.Size:
         return key_shape
 
+    def _longest(self, key_shape: torch.Size) -> int:
+        """The greatest length an item can have."""
+        return min(key_shape, default=0)
+
     def _lay_out(self, key_shape: torch.Size) -> tuple[Layout, Tensor]:
         """The layout of traces, and the size of each item that its kernel needs (k, or a number of nodes), (*B,) or
         ()."""
@@ -65,6 +69,11 @@ class Structure(Distribution):
         """Run the algorithm of an unbatched item with `choose` in place of the argmin; returns winners and links. For
         enumeration."""
         raise NotImplementedError
+
+    @property
+    def _may_be_stuck(self) -> bool:
+        """Whether the algorithm may fail though all keys race."""
+        return False
 
     def _stuck(self) -> str:
         """What it means that the algorithm of an item cannot be completed."""
@@ -124,7 +133,7 @@ class Structure(Distribution):
 
     @property
     def log_rates(self) -> Tensor:
-        """(*B, *keys): the logits as the algorithm sees them, in float32 or float64, -inf where a mask or padding is."""
+        """(*B, *keys): the logits as the algorithm sees them: float32 or float64, -inf under masks and in padding."""
         return self._x
 
     # Sampling --------------------------------------------------------------------------------------
@@ -138,7 +147,7 @@ class Structure(Distribution):
         """Run the algorithm on given perturbed logits."""
         shape = self._check_noise(noise)
         noise = torch.where(self._x.isneginf(), -torch.inf, noise.detach().to(self._x.dtype))
-        return self._trace_rows(noise.reshape(shape.numel(), -1), shape)
+        return self._trace_rows(noise.reshape(shape.numel(), self._layout.geometry.keys), shape)
 
     @torch.no_grad()
     def sample_trace(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Trace:
@@ -156,14 +165,17 @@ class Structure(Distribution):
         """G given the trace, reparameterised: run again, it gives the trace back."""
         self._check_trace(trace)
         g, failed = formula.conditional(self._rows(), self._row_sizes(), trace, generator)
-        if failed.any():
-            warnings.warn(
-                f"{type(self).__name__}.conditional: {int(failed.sum())} of {failed.numel()} draws do not give their "
-                f"trace back: it is too improbable under these logits to be told apart in {g.dtype}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        self._warn_of_broken(failed, g.dtype)
         return g.reshape(trace.shape + self.key_shape)
+
+    def _warn_of_broken(self, broken: Tensor, dtype: torch.dtype) -> None:
+        if broken.any():
+            warnings.warn(
+                f"{type(self).__name__}.conditional: {int(broken.sum())} of {broken.numel()} draws do not give their "
+                f"trace back: it is too improbable under these logits to be told apart in {dtype}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     @property
     def mode(self) -> Tensor:
@@ -250,6 +262,8 @@ class Structure(Distribution):
         self._complain(status * (status == ops.NOT_A_NUMBER))
         if status.any():  # some keys are idle: see whether the others are enough
             self._complain(ops.trace(self._layout.geometry, rows, self._row_sizes())[2])
+        elif self._may_be_stuck:
+            self._complain(ops.trace(self._layout.geometry, rows[:1], self._row_sizes()[:1])[2])
 
     def _complain(self, status: Tensor) -> None:
         bad = status.nonzero()
@@ -265,6 +279,8 @@ class Structure(Distribution):
         return noise.shape[: noise.dim() - len(self.key_shape)]
 
     def _check_trace(self, trace: Trace) -> None:
+        if not isinstance(trace, Trace):
+            raise TypeError(f"{type(self).__name__}: expected a trace (see sample_trace), got {type(trace).__name__}")
         checks.same_geometry(type(self).__name__, self._layout.geometry, trace.layout.geometry)
         checks.ends_in(type(self).__name__, "a trace", trace.shape, self.batch_shape)
 

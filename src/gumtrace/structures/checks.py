@@ -1,10 +1,12 @@
 """Reading what a user passes, with errors that say what is wrong and where."""
 
+import operator
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.kinds import Geometry
+from gumtrace.kernels.kinds import EXPLICIT, Geometry
 
 
 def logits(name: str, given, event_dim: int) -> None:
@@ -24,7 +26,7 @@ def mask(name: str, given, logits: Tensor) -> Tensor | None:
     return given
 
 
-def lengths(name: str, given, logits: Tensor, batch_shape: torch.Size, key_shape: torch.Size) -> Tensor | None:
+def lengths(name: str, given, logits: Tensor, batch_shape: torch.Size, longest: int) -> Tensor | None:
     if given is None:
         return None
     given = torch.as_tensor(given, device=logits.device)
@@ -33,13 +35,19 @@ def lengths(name: str, given, logits: Tensor, batch_shape: torch.Size, key_shape
     if not _broadcasts(given.shape, batch_shape):
         raise ValueError(f"{name}: lengths {tuple(given.shape)} do not fit batch shape {tuple(batch_shape)}")
     given = given.expand(batch_shape)
-    longest = min(key_shape, default=0)
     bad = ((given < 0) | (given > longest)).flatten().nonzero()
     if len(bad) > 0:
         flat = int(bad[0])
         where = item_name(flat, batch_shape)
         raise ValueError(f"{name}: {where} has length {int(given.flatten()[flat])}, not between 0 and {longest}")
     return given
+
+
+def integer(name: str, what: str, given) -> int:
+    try:
+        return operator.index(given)
+    except TypeError:
+        raise TypeError(f"{name}: {what} must be an integer, got {given!r}") from None
 
 
 def ends_in(name: str, what: str, shape: torch.Size, end: torch.Size) -> None:
@@ -49,7 +57,10 @@ def ends_in(name: str, what: str, shape: torch.Size, end: torch.Size) -> None:
 
 def same_geometry(name: str, ours: Geometry, theirs: Geometry) -> None:
     """A kernel trusts the traces it is given, so they must come from a distribution like this one."""
-    same = all(getattr(ours, field) == getattr(theirs, field) for field in ("kind", "keys", "n", "m", "extra"))
+    fields = ["kind", "keys", "n", "m", "extra"]
+    if ours.kind != EXPLICIT:  # a user's recursion has no fixed number of decisions
+        fields.append("decisions")
+    same = all(getattr(ours, field) == getattr(theirs, field) for field in fields)
     if not same or not (ours.edges is theirs.edges or np.array_equal(ours.edges, theirs.edges)):
         raise ValueError(f"{name}: the trace belongs to another structure, size or graph")
 

@@ -14,8 +14,7 @@ from torch.distributions import constraints
 from gumtrace.kernels.cpu import ops
 from gumtrace.kernels.kinds import EXPLICIT, NO_EDGES, Geometry
 from gumtrace.structures.base import Choose, Structure, every_run, indicator
-from gumtrace.structures.recursion import Algorithm, Run, argmin_of, execute
-from gumtrace.traces import formula
+from gumtrace.structures.recursion import Algorithm, Run, argmin_of, execute, key_set, started
 from gumtrace.traces.trace import Layout, Trace
 
 
@@ -61,8 +60,11 @@ class Custom(Structure):
             if not callable(getattr(algorithm, hook, None)):
                 raise TypeError(f"Custom: the algorithm {type(algorithm).__name__} has no method {hook}")
         self.algorithm = algorithm
-        event_dim = event_dim if event_dim is not None or not torch.is_tensor(logits) else logits.dim()
-        super().__init__(logits, event_dim or 0, mask, lengths, validate_args)
+        if event_dim is None:
+            event_dim = logits.dim() if torch.is_tensor(logits) else 0
+        if event_dim < 0:
+            raise ValueError(f"Custom: event_dim must not be negative, got {event_dim}")
+        super().__init__(logits, event_dim, mask, lengths, validate_args)
 
     @property
     def support(self):  # type: ignore[override]
@@ -84,13 +86,14 @@ class Custom(Structure):
 
     def _lay_out(self, key_shape):
         geometry = Geometry(EXPLICIT, key_shape.numel(), 0, 0, 0, 0, 0, 0, NO_EDGES)
-        to_value = partial(_combined, algorithm=self.algorithm) if self._combines else indicator
+        combined = partial(_combined, algorithm=self.algorithm, value_shape=self.event_shape)
+        to_value = combined if self._combines else indicator
         return Layout(geometry, key_shape, self.logits.dtype, to_value), torch.zeros((), dtype=torch.int32)
 
     def _check_feasible(self) -> None:
         status = ops.check_logits(self._layout.geometry, self._rows().detach())
         self._complain(status * (status == ops.NOT_A_NUMBER))
-        start = {int(key) for key in self.algorithm.start()[0]}
+        start = key_set(started(self.algorithm)[0], "start() returned")
         if strange := start - set(range(self._layout.geometry.keys)):
             raise ValueError(
                 f"Custom: start() names key {min(strange)}, but the event has {self._layout.geometry.keys} keys"
@@ -119,13 +122,11 @@ class Custom(Structure):
         for _ in range(ops.ATTEMPTS):
             broken = ~self.trace(g).equals(trace)
             if not broken.any():
-                break
+                return g
             anew = super().conditional(trace, generator=generator)
             g = torch.where(broken[(..., *[None] * self._key_dim)], anew, g)
+        self._warn_of_broken(~self.trace(g).equals(trace), g.dtype)
         return g
-
-    def decision_log_totals(self, trace: Trace) -> Tensor:
-        return formula.decision_log_totals(self._rows(), trace).reshape(*trace.shape, trace.layout.geometry.decisions)
 
     def enumerate_traces(self) -> Trace:
         if self.batch_shape:
@@ -172,18 +173,17 @@ def _noise(row: Tensor) -> np.ndarray:
     return row.detach().cpu().contiguous().numpy()
 
 
-def _combined(trace: Trace, algorithm) -> Tensor:
+def _combined(trace: Trace, algorithm, value_shape: torch.Size) -> Tensor:
     """The values of a batch of runs, by running the algorithm along the recorded winners."""
-    keys, items = trace.layout.geometry.keys, trace.shape.numel()
+    keys = trace.layout.geometry.keys
     values = []
-    for winners, links in zip(
-        trace.choices.reshape(items, -1).tolist(), trace.links.reshape(items, -1)[:, :keys].tolist(), strict=True
-    ):
+    choices, groups = trace.rows()
+    for winners, links in zip(choices.tolist(), groups[:, :keys].tolist(), strict=True):
         replay = iter(winners)
         racing = {key for key, group in enumerate(links) if group > -2}
         run = execute(algorithm, racing, lambda part, replay=replay: next(replay))
         if not run.frames:
             raise ValueError("Custom: the algorithm stopped before its first step, so combine built no value")
         values.append(torch.as_tensor(run.value(algorithm)))
-    stacked = torch.stack(values) if values else torch.empty(0)
-    return stacked.reshape(*trace.shape, *stacked.shape[1:]).to(trace.device)
+    stacked = torch.stack(values) if values else torch.empty(0, *value_shape)
+    return stacked.reshape(trace.shape + stacked.shape[1:]).to(trace.device)

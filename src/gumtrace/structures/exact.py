@@ -59,7 +59,7 @@ def matching_log_prob(logits: Tensor, value: Tensor) -> Tensor:
         missed, _ = _mask_log_totals(x, blocked_by, keys.shape[-1])
         return missed, apart & maximal
 
-    return _sum_over_orders(logits.flatten(-2), value.flatten(-2), totals)
+    return _sum_over_orders("Matching", logits.flatten(-2), value.flatten(-2), totals)
 
 
 def spanning_tree_log_prob(logits: Tensor, value: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ def spanning_tree_log_prob(logits: Tensor, value: Tensor) -> Tensor:
         _, met = _mask_log_totals(x, path, keys.shape[-1])  # by the set of edges missing
         return met.flip(-1), acyclic  # reversed: by its complement
 
-    return _sum_over_orders(logits[..., u, v], value[..., u, v], totals)
+    return _sum_over_orders("SpanningTree", logits[..., u, v], value[..., u, v], totals)
 
 
 def _precise(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,7 +124,7 @@ def _bisect(below: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, rounds
     return low
 
 
-def _sum_over_orders(logits: Tensor, value: Tensor, totals: Callable[..., tuple[Tensor, Tensor]]) -> Tensor:
+def _sum_over_orders(name: str, logits: Tensor, value: Tensor, totals: Callable[..., tuple[Tensor, Tensor]]) -> Tensor:
     """log Σ over the orders of the chosen keys of Π λ_e / Λ(A), A those before e; logits and 0/1 value (*B, K).
 
     Items with equally many chosen keys run as one group. `totals` gets a group's logits (G, K), its chosen keys (G, m)
@@ -137,7 +137,7 @@ def _sum_over_orders(logits: Tensor, value: Tensor, totals: Callable[..., tuple[
     if sizes and sizes[-1] > MAX_CHOSEN:
         item = tuple(map(int, np.unravel_index(int(size.argmax()), batch_shape)))
         raise ValueError(
-            f"item {item} has {sizes[-1]} chosen keys, but log_prob sums over all sets of them and takes "
+            f"{name}: item {item} has {sizes[-1]} chosen keys, but log_prob sums over all sets of them and takes "
             f"at most {MAX_CHOSEN}; use trace_log_prob instead"
         )
     log_prob = x[:, :0].sum(-1)  # (N,) zeros, in the graph

@@ -56,7 +56,7 @@ class Permutation(Structure):
         """log P(X), the log-probability of the one trace that gives X."""
         if self._validate_args:
             self._validate_sample(value)
-        order = value.argmax(-1) if self.matrix else value  # (*S, d)
+        order = value.argmax(-1) if self.matrix else value.clamp(0, value.shape[-1] - 1)  # (*S, d); kernels trust keys
         racing = self.racing.expand(order.shape)
         count = racing.sum(-1, keepdim=True)
         position = torch.where(racing, racing.cumsum(-1) - 1, racing.shape[-1] - 1 - (~racing).cumsum(-1) + 1)

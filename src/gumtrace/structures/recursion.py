@@ -8,6 +8,7 @@ It is written as a loop, so that depth is no limit, and refuses an algorithm tha
 probabilities rest.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -74,13 +75,16 @@ class Run:
 
 def execute(algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[int]], int]) -> Run:
     """Run the algorithm on the keys that race, with `choose` for the argmin of a part."""
-    K, R = algorithm.start()
-    K = _key_set(K, "start() returned") & racing
+    K, R = started(algorithm)
+    K = key_set(K, "start() returned") & racing
     run = Run(dict.fromkeys(sorted(K), -1))
     won: set[int] = set()
     step = 0
     while not algorithm.stop(K, R):
-        parts = [_key_set(part, f"step {step}: split returned") for part in algorithm.split(K, R)]
+        parts = algorithm.split(K, R)
+        if not isinstance(parts, Iterable):
+            raise TypeError(f"step {step}: split returned {parts!r}, which is not a list of sets of keys")
+        parts = [key_set(part, f"step {step}: split returned") for part in parts]
         _check_partition(parts, K, step)
         winners: list[int | None] = []
         for part in parts:
@@ -95,8 +99,8 @@ def execute(algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[
                 won.add(winner)
                 winners.append(winner)
         run.frames.append((K, R, winners))
-        smaller, R = algorithm.map(K, R, list(winners))
-        smaller = _key_set(smaller, f"step {step}: map returned")
+        smaller, R = _pair(algorithm.map(K, R, list(winners)), f"step {step}: map")
+        smaller = key_set(smaller, f"step {step}: map returned")
         if not smaller <= K:
             raise ValueError(f"step {step}: map returned key {min(smaller - K)}, which was not among the keys before")
         if smaller == K:
@@ -124,10 +128,20 @@ def argmin_of(noise: np.ndarray) -> Callable[[frozenset[int]], int]:
     return choose
 
 
-def _key_set(keys: Iterable[int], what: str) -> frozenset[int]:
+def started(algorithm: Algorithm) -> tuple[Iterable[int], Any]:
+    return _pair(algorithm.start(), "start()")
+
+
+def _pair(returned: Any, hook: str) -> tuple[Iterable[int], Any]:
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise TypeError(f"{hook} must return a pair (keys, R), not {returned!r}")
+    return returned
+
+
+def key_set(keys: Iterable[int], what: str) -> frozenset[int]:
     try:
-        return frozenset(int(key) for key in keys)
-    except (TypeError, ValueError):
+        return frozenset(operator.index(key) for key in keys)
+    except TypeError:
         raise TypeError(f"{what} {keys!r}, which is not a set of integer keys") from None
 
 

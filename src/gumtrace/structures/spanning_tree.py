@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gumtrace import constraints
 from gumtrace.kernels.kinds import NO_EDGES, SPANNING_TREE, SPARSE_TREE, Geometry
+from gumtrace.structures import checks
 from gumtrace.structures.base import Choose, Structure, indicator
 from gumtrace.structures.exact import spanning_tree_log_prob
 from gumtrace.traces.trace import Layout, Trace
@@ -52,6 +53,7 @@ class SpanningTree(Structure):
         components: int = 1,
         *,
         mask=None,
+        lengths=None,
         validate_args: bool | None = None,
     ) -> "SpanningTree":
         """The spanning trees of a sparse graph.
@@ -60,6 +62,7 @@ class SpanningTree(Structure):
             logits: (*B, E), one for each edge; the graph is the same for the whole batch.
             edge_index: (2, E) node numbers. Loops never race, parallel edges are keys of their own.
             num_nodes: how many nodes.
+            lengths: node counts of ragged items: edges of later nodes do not race.
 
         The value is 0/1 over the edges, (*B, E). A sample costs O(E) for sorting and O(E log n) for its
         log-probability.
@@ -70,30 +73,19 @@ class SpanningTree(Structure):
         """
         self = cls.__new__(cls)
         self.components = _checked_components(components)
-        if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
-            raise ValueError(
-                f"SpanningTree: edge_index must be integers (2, E), got {edge_index.dtype} {tuple(edge_index.shape)}"
-            )
-        if logits.dim() == 0 or logits.shape[-1] != edge_index.shape[1]:
-            raise ValueError(
-                f"SpanningTree: logits of shape {tuple(logits.shape)} do not fit {edge_index.shape[1]} edges"
-            )
-        bad = ((edge_index < 0) | (edge_index >= num_nodes)).any(0).nonzero()
-        if len(bad) > 0:
-            edge = int(bad[0])
-            raise ValueError(
-                f"SpanningTree: edge {edge} = {edge_index[:, edge].tolist()} names a node outside 0..{num_nodes - 1}"
-            )
-        self._edges = edge_index
-        self._num_nodes = int(num_nodes)
-        Structure.__init__(self, logits, 1, mask, None, validate_args)
+        self._num_nodes = checks.integer("SpanningTree", "num_nodes", num_nodes)
+        self._edges = _checked_edges(edge_index, self._num_nodes)
+        checks.logits("SpanningTree", logits, 1)
+        if logits.shape[-1] != edge_index.shape[1]:
+            raise ValueError(f"SpanningTree: logits {tuple(logits.shape)} do not fit {edge_index.shape[1]} edges")
+        Structure.__init__(self, logits, 1, mask, lengths, validate_args)
         return self
 
     @property
     def support(self):  # type: ignore[override]
         if self._edges is not None:
-            return constraints.sparse_forest(self._edges, self._num_nodes, self.components)
-        return constraints.forest(self.node_counts, self.components)
+            return constraints.sparse_forest(self.racing, self._edges, self.node_counts, self.components)
+        return constraints.forest(self.racing, self.node_counts, self.components)
 
     def _lay_out(self, key_shape):
         c = self.components
@@ -102,7 +94,7 @@ class SpanningTree(Structure):
             steps = max(n - c, 0)
             edges = np.ascontiguousarray(self._edges.cpu().numpy().astype(np.int32))
             geometry = Geometry(SPARSE_TREE, key_shape[0], steps, steps, 0, n, 0, c, edges)
-            return Layout(geometry, key_shape, self.logits.dtype, indicator), torch.zeros((), dtype=torch.int32)
+            return Layout(geometry, key_shape, self.logits.dtype, indicator), self.node_counts
         n, m = key_shape
         if n != m:
             raise ValueError(f"SpanningTree: logits must be square, got {n} x {m}")
@@ -113,11 +105,21 @@ class SpanningTree(Structure):
     @property
     def node_counts(self) -> Tensor:
         """How many nodes each item has, (*B,) or ()."""
-        return (
-            self._lengths
-            if self._lengths is not None
-            else torch.tensor(self.logits.shape[-1], device=self.logits.device)
-        )
+        if self._lengths is not None:
+            return self._lengths
+        return torch.tensor(self._num_nodes if self.is_sparse else self.logits.shape[-1], device=self.logits.device)
+
+    def _longest(self, key_shape):
+        return self._num_nodes if self.is_sparse else min(key_shape)
+
+    def _inside(self, key_shape):
+        if self._lengths is None or self._edges is None:
+            return super()._inside(key_shape)
+        return (self._edges < self._lengths[..., None, None]).all(-2)  # both ends
+
+    @property
+    def _may_be_stuck(self) -> bool:
+        return self.is_sparse or self.components > 1 or self.logits.shape[-1] == 0
 
     @property
     def is_sparse(self) -> bool:
@@ -137,10 +139,12 @@ class SpanningTree(Structure):
             return super().log_prob(value)
         if self._validate_args:
             self._validate_sample(value)
-        return spanning_tree_log_prob(*torch.broadcast_tensors(self._x, value))
+        log_prob = spanning_tree_log_prob(*torch.broadcast_tensors(self._x, value))
+        whole = value.triu(1).flatten(-2).sum(-1) == self.node_counts - self.components
+        return torch.where(whole, log_prob, -torch.inf)
 
     def _decide(self, choose: Choose):
-        n = self._num_nodes if self._edges is not None else int(self.node_counts)
+        n = int(self.node_counts)
         racing = self.racing.flatten().nonzero().flatten().tolist()
         ends = {
             key: self._edges[:, key].tolist() if self._edges is not None else divmod(key, self.key_shape[0])
@@ -162,9 +166,24 @@ class SpanningTree(Structure):
 
 
 def _checked_components(components: int) -> int:
-    if components < 1:
+    if checks.integer("SpanningTree", "components", components) < 1:
         raise ValueError(f"SpanningTree: components must be at least 1, got {components}")
     return int(components)
+
+
+def _checked_edges(edge_index: Tensor, nodes: int) -> Tensor:
+    if not torch.is_tensor(edge_index):
+        raise TypeError(f"SpanningTree: edge_index must be a tensor, got {type(edge_index).__name__}")
+    integers = not edge_index.is_floating_point() and edge_index.dtype != torch.bool
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2 or not integers:
+        kind = f"{edge_index.dtype} {tuple(edge_index.shape)}"
+        raise ValueError(f"SpanningTree: edge_index must be integers (2, E), got {kind}")
+    bad = ((edge_index < 0) | (edge_index >= nodes)).any(0).nonzero()
+    if len(bad) > 0:
+        edge = int(bad[0])
+        ends = edge_index[:, edge].tolist()
+        raise ValueError(f"SpanningTree: edge {edge} = {ends} names a node outside 0..{nodes - 1}")
+    return edge_index
 
 
 def _symmetric(trace: Trace) -> Tensor:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from gumtrace import constraints
 from gumtrace.kernels.kinds import NO_EDGES, SUBSET, Geometry
+from gumtrace.structures import checks
 from gumtrace.structures.base import Choose, Structure, indicator
 from gumtrace.structures.exact import subset_log_prob
-from gumtrace.traces.trace import Layout
+from gumtrace.traces.trace import Layout, Trace
 
 
 class Subset(Structure):
@@ -42,7 +43,7 @@ class Subset(Structure):
 
     @property
     def support(self):  # type: ignore[override]
-        return constraints.subset(self.k)
+        return constraints.subset(self.racing, self.k)
 
     def _lay_out(self, key_shape):
         (d,) = key_shape
@@ -53,9 +54,12 @@ class Subset(Structure):
                 raise ValueError(
                     f"Subset: k of shape {tuple(self.k.shape)} does not fit batch shape {tuple(self.batch_shape)}"
                 ) from None
-        low, high = (int(self.k.min()), int(self.k.max())) if self.k.numel() else (0, 0)
-        if low < 0 or high > d:
-            raise ValueError(f"Subset: k must lie between 0 and the number of keys {d}, got {low if low < 0 else high}")
+        bad = ((self.k < 0) | (self.k > d)).flatten().nonzero()
+        if len(bad) > 0:
+            where = checks.item_name(int(bad[0]), self.k.shape)
+            k = int(self.k.flatten()[bad[0]])
+            raise ValueError(f"Subset: {where} has k = {k}, which is not between 0 and the number of keys {d}")
+        high = int(self.k.max()) if self.k.numel() else 0
         geometry = Geometry(SUBSET, d, high, high, 0, d, 0, 0, NO_EDGES)
         return Layout(geometry, key_shape, self.logits.dtype, indicator), self.k
 
@@ -68,6 +72,15 @@ class Subset(Structure):
         possible = ~(chosen & x.isneginf()).any(-1)
         log_prob = subset_log_prob(x, chosen & ~x.isneginf())
         return torch.where(possible, log_prob, -torch.inf)
+
+    def _check_trace(self, trace: Trace) -> None:
+        super()._check_trace(trace)
+        if self._validate_args:
+            wrong = ((trace.choices >= 0).sum(-1) != self.k).flatten().nonzero()
+            if len(wrong) > 0:
+                raise ValueError(
+                    f"Subset: {checks.item_name(int(wrong[0]), self.batch_shape)} has a trace of another k"
+                )
 
     def _decide(self, choose: Choose):
         racing = self.racing.nonzero().flatten().tolist()

@@ -59,7 +59,9 @@ def expected(p: Problem, logits: torch.Tensor, generator: torch.Generator, sampl
     return p.objective(p.make(logits).sample((samples,), generator=generator)).mean().item()
 
 
-def spread(p: Problem, logits: torch.Tensor, estimator: Estimator, generator: torch.Generator, replicates: int = 32) -> float:
+def spread(
+    p: Problem, logits: torch.Tensor, estimator: Estimator, generator: torch.Generator, replicates: int = 32
+) -> float:
     """Root mean square over the entries of the standard deviation of one gradient estimate."""
     dist = p.make(logits.detach())
     estimator.eval()  # looking must not teach it

@@ -42,7 +42,7 @@ class Problem:
 
 
 def problem(name: str, *, size: int | None = None, smooth: bool = True, seed: int = 0) -> Problem:
-    """A structure of `SIZES`, and a random quadratic objective of its entries; cut into steps if it is not to be smooth.
+    """A structure of `SIZES` and a random quadratic objective of its entries, cut into steps unless it is to be smooth.
 
     >>> p = problem("tree", size=4)
     >>> p.objective(p.dist.sample((3,))).shape

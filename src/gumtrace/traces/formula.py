@@ -126,7 +126,7 @@ class _LogSpread(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, z, trace):
-        shared = ops.log_spread(trace.layout.geometry, *_flat(trace), z)
+        shared = ops.log_spread(trace.layout.geometry, *trace.rows(), z)
         ctx.trace = trace
         ctx.save_for_backward(z, shared)
         return shared
@@ -142,7 +142,7 @@ class _ToKeys(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, alpha, beta, h, trace):
-        out = ops.to_keys(trace.layout.geometry, *_flat(trace), alpha, beta, h)
+        out = ops.to_keys(trace.layout.geometry, *trace.rows(), alpha, beta, h)
         ctx.trace = trace
         ctx.save_for_backward(alpha, beta, h, out)
         return out
@@ -159,7 +159,7 @@ class _ToDecisions(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, alpha, beta, h, trace):
-        out = ops.to_decisions(trace.layout.geometry, *_flat(trace), alpha, beta, h)
+        out = ops.to_decisions(trace.layout.geometry, *trace.rows(), alpha, beta, h)
         ctx.trace = trace
         ctx.save_for_backward(alpha, beta, h, out)
         return out
@@ -171,18 +171,13 @@ class _ToDecisions(torch.autograd.Function):
         return grads[0] * out, h * to_h, to_h, None
 
 
-def _flat(trace: Trace) -> tuple[Tensor, Tensor]:
-    items = trace.shape.numel()
-    return trace.choices.reshape(items, trace.choices.shape[-1]), trace.links.reshape(items, trace.links.shape[-1])
-
-
 def _parts(trace: Trace, logits: Tensor):
-    return trace.layout.geometry, logits, *_flat(trace)
+    return trace.layout.geometry, logits, *trace.rows()
 
 
 def _won(trace: Trace) -> Tensor:
     """(items, keys) 1 where a key won a decision."""
-    winners = trace.winners.reshape(trace.shape.numel(), -1)
+    winners = trace.winners.reshape(trace.shape.numel(), trace.layout.geometry.decisions)
     keys = trace.layout.geometry.keys
     won = torch.zeros(
         len(winners), keys + 1, device=winners.device

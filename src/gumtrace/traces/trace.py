@@ -53,6 +53,11 @@ class Trace:
     def device(self) -> torch.device:
         return self.links.device
 
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """Choices and links with sample + batch flattened, as kernels take them."""
+        items = self.shape.numel()
+        return self.choices.reshape(items, self.choices.shape[-1]), self.links.reshape(items, self.links.shape[-1])
+
     def equals(self, other: "Trace") -> Tensor:
         """(*S) bool: the same decisions. Supernodes of an arborescence are numbered by the decisions alone, so there
         it is the same set."""

@@ -18,7 +18,7 @@ STAMP = hashlib.sha256(b"\0".join(path.read_bytes() for path in SOURCES)).hexdig
 def jit(function: Callable, **options) -> Callable:
     """Compile without the GIL; divisions and logarithms follow IEEE rules and raise nothing."""
     compiled = njit(cache=True, nogil=True, error_model="numpy", **options)(function)
-    cache_file = getattr(compiled._cache, "_cache_file", None)
+    cache_file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if cache_file is not None and hasattr(cache_file, "_source_stamp"):
         cache_file._source_stamp = STAMP
     return compiled

@@ -92,7 +92,7 @@ def trace_row(geometry, g, size, winners, links):
     elif kind == SPANNING_TREE:
         done = trace_dense(g, geometry.n, size, geometry.extra, winners)
     elif kind == SPARSE_TREE:
-        done = trace_sparse(g, geometry.edges, geometry.n, geometry.extra, winners)
+        done = trace_sparse(g, geometry.edges, size, geometry.extra, winners)
     elif kind == ARBORESCENCE:
         done = trace_arborescence(g, geometry.n, size, geometry.extra, winners, links)
     else:
