@@ -40,7 +40,7 @@ class ControlVariate(Estimator):
         return loss.mean(0) + gradients
 
     def _estimate(self, dist, objective, context, generator, differentiable: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Losses, the estimate g (*batch, *keys), and Σ g²: as the mean of g is fixed, that has the variance's gradient."""
+        """Losses, the estimate g (*batch, *keys), and Σ g²: its gradient is the variance's."""
         x = dist.log_rates.detach().requires_grad_()
         dist = dist.at(x)
         noise = dist.perturb((self.samples,), generator=generator)

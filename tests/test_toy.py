@@ -1,0 +1,43 @@
+"""The toy experiment: every structure and estimator takes a few steps, and the picture is drawn."""
+
+import math
+
+import pytest
+import torch
+
+from gumtrace import cli
+from gumtrace.toy import SIZES, applicable, optimise, problem
+
+
+@pytest.mark.parametrize("smooth", [True, False])
+@pytest.mark.parametrize("name", SIZES)
+def test_every_estimator_takes_steps(name, smooth):
+    p = problem(name, size=4 if name != "subset" else 6, smooth=smooth)
+    for estimator, build in applicable(p, samples=3).items():
+        curve = optimise(p, estimator, build, iterations=2, every=1)
+        assert len(curve.objective) == 3
+        assert all(map(math.isfinite, curve.objective + curve.std))
+
+
+def test_optimising_lowers_the_objective():
+    p = problem("tree", size=5)
+    curve = optimise(p, "T", applicable(p)["T-REINFORCE+"], iterations=60, every=60)
+    assert curve.objective[-1] < 0.7 * curve.objective[0]
+
+
+def test_objective_is_the_same_for_hard_values_of_any_batch_shape():
+    p = problem("binary", size=5)
+    value = p.dist.sample((2, 3))
+    torch.testing.assert_close(p.objective(value)[1, 2], p.objective(value[1, 2]))
+
+
+def test_command_writes_a_figure(tmp_path, capsys):
+    arguments = ["toy", "matching", "--iterations", "2", "--seeds", "1", "--samples", "3", "--out", str(tmp_path)]
+    assert cli.main(arguments) == 0
+    assert (tmp_path / "matching.png").stat().st_size > 10_000
+    assert "T-REINFORCE+" in capsys.readouterr().out
+
+
+def test_unknown_structure():
+    with pytest.raises(ValueError, match="no structure"):
+        problem("forest")
