@@ -1,9 +1,9 @@
 """What several test files need."""
 
 import torch
+import twins
 
 import gumtrace as gt
-import twins
 from gumtrace.kernels.cpu import ops
 
 FALSE_ALARM = 1e-6  # of every statistical test; seeds are fixed, so a green one stays green
@@ -23,7 +23,7 @@ def incidence(trace):
 
 
 def decisions(trace, dist, ordered):
-    """The decisions of one trace as (winner, members) pairs: a list in order, or a set for algorithms with many races."""
+    """The decisions of one trace as (winner, members) pairs: a list in order, or a set where many race at once."""
     A = incidence(trace) * dist.racing.flatten()  # the kernels may list keys that do not race: their rate is zero
     races = [(w, frozenset(A[b].nonzero().flatten().tolist())) for b, w in enumerate(trace.winners.tolist())]
     pairs = [(w, members) for w, members in races if w >= 0]

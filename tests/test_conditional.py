@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from common import FALSE_ALARM, name_only, rebuild, seeded, structures
 
 import gumtrace as gt
-from common import FALSE_ALARM, name_only, rebuild, seeded, structures
 from gumtrace.traces import formula
 
 CASES = pytest.mark.parametrize(("name", "dist"), [case[:2] for case in structures(scale=1.5)], ids=name_only)
@@ -49,7 +49,7 @@ def test_the_law_test_sees_faults(fault, monkeypatch):
 
 @CASES
 def test_law_given_one_trace(name, dist):
-    """For a fixed trace: the density of G | T is p(G) / P(T) where the algorithm gives T. Importance weights average to one."""
+    """For a fixed trace: draws of G | T against draws of G that happen to give T."""
     trace = dist.sample_trace(generator=seeded(5))
     noise = dist.perturb((200_000,), generator=seeded(6))
     same = dist.trace(noise).equals(_repeat(trace, 200_000))

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from common import FALSE_ALARM, name_only, rebuild, seeded, structures
 from torch.distributions import Exponential, kl_divergence
 
 import gumtrace as gt
-from common import FALSE_ALARM, name_only, rebuild, seeded, structures
 from gumtrace import divergences
 
 CASES = pytest.mark.parametrize(

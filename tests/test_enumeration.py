@@ -1,12 +1,12 @@
-"""Exact laws: probabilities of all traces sum to one, structures to the sum of their traces, and samples follow them."""
+"""Exact laws: traces sum to one, structures are the sums of their traces, and samples follow both."""
 
 import math
 
 import pytest
 import torch
+from common import FALSE_ALARM, name_only, rebuild, seeded, structures
 
 import gumtrace as gt
-from common import FALSE_ALARM, name_only, rebuild, seeded, structures
 
 CASES = pytest.mark.parametrize(("name", "dist"), [case[:2] for case in structures(scale=1.5)], ids=name_only)
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from common import FALSE_ALARM, seeded
 
 import gumtrace as gt
-from common import FALSE_ALARM, seeded
 from gumtrace import estimators as E
 from gumtrace.diagnostics import check_unbiased, exact_gradient, gradients
 
@@ -141,7 +141,12 @@ def test_a_broken_estimator_is_found(fault):
 
 @pytest.mark.parametrize(
     "estimator",
-    [E.NoiseREINFORCE(2), E.StructureREINFORCE(2), E.REBAR(scale=0.8), E.SurrogateREINFORCE(E.LinearSurrogate(), 2, extra=8)],
+    [
+        E.NoiseREINFORCE(2),
+        E.StructureREINFORCE(2),
+        E.REBAR(scale=0.8),
+        E.SurrogateREINFORCE(E.LinearSurrogate(), 2, extra=8),
+    ],
     ids=lambda e: type(e).__name__,
 )
 def test_the_check_sees_a_wrong_objective(estimator):
@@ -185,7 +190,7 @@ def test_a_broken_control_variate_is_found(kind):
 
 
 def test_variance_falls_from_noise_to_trace_to_structure():
-    """Exactly: Var g_E from its closed decomposition is at least Var g_T, and that at least Var g_X, entry by entry summed."""
+    """Second moments: exact for trace and structure, and many standard errors apart for the noise."""
     dist, f = case("tree")
     law, values = gt.diagnostics.enumerate_traces(dist), gt.diagnostics.enumerate_values(dist)
 
@@ -224,7 +229,7 @@ ALL = {
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
 def test_one_call_for_all(name, batch):
-    """Value, shape, and gradients to the logits, to the objective's own parameters and to the estimator's: in one backward."""
+    """Value, shape, and gradients to logits, to the objective's parameters and to the estimator's: in one backward."""
     logits = torch.randn(*batch, 4, 4, generator=seeded(), dtype=torch.float64, requires_grad=True)
     scale = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
     dist = gt.SpanningTree(logits)
@@ -308,7 +313,7 @@ def test_variance_gradient_is_that_of_the_squared_norm():
 
 
 def test_control_variate_does_not_leak_into_the_model():
-    """The objective's parameters get their own gradient from the hard structure alone, whatever REBAR does with them."""
+    """The objective's parameters get their gradient from the hard structure alone, whatever REBAR does."""
     scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
     dist = gt.Subset(torch.zeros(5, dtype=torch.float64, requires_grad=True), 2)
     hard = []
@@ -360,12 +365,24 @@ def test_context_reaches_critics_and_surrogates():
         (lambda d: E.TraceREINFORCE(2)(d, lambda x: x), ValueError, "one loss for each sample"),
         (lambda d: E.TraceREINFORCE(2)(d, lambda x: x.mean()), ValueError, "one loss for each sample"),
         (lambda d: E.TraceREINFORCE(2)(d, lambda x: 1.0), ValueError, "got float"),
-        (lambda d: E.StructureREINFORCE(2)(gt.Arborescence(torch.zeros(3, 3)), lambda x: x[..., 0, 1]), NotImplementedError, "TraceREINFORCE"),
-        (lambda d: E.StochasticSoftmax()(gt.BinaryTree(torch.zeros(3)), lambda x: x[..., 0]), NotImplementedError, "BinaryTree has no relaxation"),
+        (
+            lambda d: E.StructureREINFORCE(2)(gt.Arborescence(torch.zeros(3, 3)), lambda x: x[..., 0, 1]),
+            NotImplementedError,
+            "TraceREINFORCE",
+        ),
+        (
+            lambda d: E.StochasticSoftmax()(gt.BinaryTree(torch.zeros(3)), lambda x: x[..., 0]),
+            NotImplementedError,
+            "BinaryTree has no relaxation",
+        ),
         (lambda d: E.REBAR("sinkhorn")(d, lambda x: x[..., 0]), ValueError, "expfamily"),
         (lambda d: E.REBAR()(d, lambda x: (x[..., 0] > 0.5).to(x.dtype)), ValueError, "differentiable"),
         (lambda d: E.StochasticSoftmax(0.0), ValueError, "positive"),
-        (lambda d: E.StochasticSoftmax()(gt.Permutation(torch.zeros(3)), lambda x: x[..., 0]), ValueError, "matrix=True"),
+        (
+            lambda d: E.StochasticSoftmax()(gt.Permutation(torch.zeros(3)), lambda x: x[..., 0]),
+            ValueError,
+            "matrix=True",
+        ),
         (lambda d: E.SurrogateREINFORCE(extra=1), ValueError, "at least 2"),
     ],
 )
@@ -379,7 +396,11 @@ def test_exact_gradient_of_a_batch_is_that_of_its_items():
     value, grad = exact_gradient(dist, f)
     for i, n in enumerate([3, 4]):
         alone = gt.SpanningTree(dist.logits[i, :n, :n])
-        padded = lambda x, n=n: f(torch.nn.functional.pad(x, (0, 4 - n, 0, 4 - n))[..., None, :, :].expand(-1, 2, 4, 4))[:, i]  # noqa: E731
+
+        def padded(x, i=i, n=n):
+            full = torch.nn.functional.pad(x, (0, 4 - n, 0, 4 - n))
+            return f(full[..., None, :, :].expand(-1, 2, 4, 4))[:, i]
+
         own_value, own_grad = exact_gradient(alone, padded)
         torch.testing.assert_close(value[i], own_value)
         torch.testing.assert_close(grad[i, :n, :n], own_grad)

@@ -1,11 +1,11 @@
-"""Derivatives of log P(T) and of G | T, once and twice, against finite differences; fused against composed; extremes finite."""
+"""Derivatives of log P(T) and of G | T, once and twice: against finite differences, composed ones, and extremes."""
 
 import pytest
 import torch
+from common import name_only, rebuild, seeded, structures
 from torch.autograd import gradcheck, gradgradcheck
 
 import gumtrace as gt
-from common import name_only, rebuild, seeded, structures
 
 SMALL = structures(scale=1.5)
 CASES = pytest.mark.parametrize(("name", "dist"), [case[:2] for case in SMALL], ids=name_only)

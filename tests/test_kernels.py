@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from common import FALSE_ALARM, seeded
 from numba import njit
 from scipy import stats
 
 import gumtrace as gt
-from common import FALSE_ALARM, seeded
 from gumtrace.kernels.cpu import jit, vectors
 from gumtrace.kernels.cpu.order import sort_racing, top_racing
 

@@ -4,11 +4,11 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from common import seeded
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 import gumtrace as gt
-from common import seeded
 
 SIZES = [5, 10, 50, 200]
 

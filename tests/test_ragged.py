@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from common import seeded
 
 import gumtrace as gt
-from common import seeded
 
 N = 6
 LENGTHS = torch.tensor([6, 1, 4, 2, 5])

@@ -1,13 +1,13 @@
-"""Every fast path equals the literal recursion, decision by decision: on random, tied, masked, ragged and extreme noise."""
+"""Every fast path equals the literal recursion, decision by decision: random, tied, masked, ragged, extreme noise."""
 
 import pytest
 import torch
+import twins
+from common import decisions, edge_list, name_only, seeded, structures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gumtrace as gt
-import twins
-from common import decisions, edge_list, name_only, seeded, structures
 
 NUMBERS = {
     "random": st.floats(-5, 5, width=32),
@@ -148,7 +148,7 @@ def test_binary_tree(kind, masked, data):
 @pytest.mark.parametrize("n", [12, 25])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 5.0])
 def test_arborescence_of_some_size(n, scale):
-    """Deep contractions: the released code of the paper loses decisions in 23 % of samples at n = 10 and 75 % at n = 50."""
+    """Deep contractions: the paper's released code loses decisions in 23 % of samples at n = 10, 75 % at n = 50."""
     g = seeded(n)
     dist = gt.Arborescence(scale * torch.randn(n, n, generator=g))
     for noise in dist.perturb((5,), generator=g):

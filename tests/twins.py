@@ -78,7 +78,7 @@ class Kruskal:
 
 
 class ChuLiuEdmonds:
-    """R: the supernode of each node, or None when the winners form a tree. One cycle is contracted at each step, as in the paper."""
+    """R: the supernode of each node, or None when the winners form a tree. One cycle is contracted at a step."""
 
     def __init__(self, n, nodes=None, root=0):
         self.n, self.nodes, self.root = n, n if nodes is None else nodes, root
@@ -149,7 +149,7 @@ class BinaryTree:
     def combine(self, X, K, R, winners):
         """X[t]: the token above t. A winner hangs below those of its gap's tokens that come later."""
         value = torch.full((self.n,), -2) if X is None else X
-        for gap, winner in zip(R, winners, strict=True):
+        for gap, winner in zip(R, winners, strict=False):  # no winners at all if no token races
             if winner is None:
                 continue
             value[winner] = -1

@@ -1,7 +1,8 @@
 """gumtrace: discrete latent structures that are the output of an algorithm run on exponential noise."""
 
-from gumtrace import diagnostics
+from gumtrace import diagnostics, divergences, estimators
 from gumtrace.kernels import backends
+from gumtrace.relaxations import relax
 from gumtrace.structures.arborescence import Arborescence
 from gumtrace.structures.binary_tree import BinaryTree
 from gumtrace.structures.custom import Custom
@@ -24,4 +25,7 @@ __all__ = [
     "Trace",
     "backends",
     "diagnostics",
+    "divergences",
+    "estimators",
+    "relax",
 ]

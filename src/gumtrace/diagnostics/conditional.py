@@ -19,7 +19,7 @@ class ConditionalReport:
     broken: int  # draws of G | T that did not give T back
     ks_p_value: float  # Kolmogorov-Smirnov, each key against its Gumbel
     mean_p_value: float  # of each key
-    correlation_p_value: float  # of e^-G between pairs of keys: they are independent
+    correlation_p_value: float  # of e^-E between pairs of keys: they are independent
 
     @property
     def p_value(self) -> float:

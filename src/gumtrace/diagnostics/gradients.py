@@ -1,7 +1,8 @@
 """Gradient estimators against the exact gradient: bias, variance, cost."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 
@@ -139,12 +140,8 @@ def gradient_statistics(
             gradients(estimator, dist, counted, 1, generator)
         seconds = (time.perf_counter() - start) / 3
         calls = counted.calls / 3
-        training = isinstance(estimator, torch.nn.Module) and estimator.training
-        if training:
-            estimator.eval()  # what learns from its draws must not learn from these
-        grads = gradients(estimator, dist, objective, replicates, generator).double()
-        if training:
-            estimator.train()
+        with _frozen(estimator):
+            grads = gradients(estimator, dist, objective, replicates, generator).double()
         alive = dist.racing.expand(grads.shape[1:])
         std = grads.std(0)[alive].square().mean().sqrt().item()
         bias = error = None
@@ -153,6 +150,18 @@ def gradient_statistics(
             error = std / replicates**0.5
         rows.append(GradientStatistics(name, std, bias, error, calls, seconds))
     return rows
+
+
+@contextmanager
+def _frozen(estimator: Estimate) -> Iterator[None]:
+    """What learns from its draws must not learn from these."""
+    module = estimator if isinstance(estimator, torch.nn.Module) else None
+    was_training = module is not None and module.training
+    if module is not None:
+        module.eval()
+    yield
+    if module is not None:
+        module.train(was_training)
 
 
 class _Counted:

@@ -62,11 +62,6 @@ class ControlVariate(Estimator):
         """c and dc/dG at the noise, the latter with a graph to the parameters of c."""
         point = noise.detach().requires_grad_()
         control = self.control(dist, point, objective, context)
-        if not control.requires_grad:
-            raise ValueError(
-                f"{type(self).__name__}: its control variate has no gradient with respect to the noise; REBAR needs an "
-                "objective that is differentiable in the relaxed structure, TraceREINFORCE and RELAX do not"
-            )
         (slope,) = torch.autograd.grad(control.sum(), point, create_graph=True, materialize_grads=True)
         return control, slope
 
@@ -129,7 +124,12 @@ class REBAR(ControlVariate):
 
     def control(self, dist, noise, objective, context):
         soft = relax(dist, noise, self.log_temperature.exp(), self.kind)
-        return self.scale * self.evaluate(dist, objective, soft)
+        loss = self.evaluate(dist, objective, soft)
+        if not loss.requires_grad:
+            raise ValueError(
+                "REBAR: the objective must be differentiable in the relaxed structure; RELAX and TraceREINFORCE take any"
+            )
+        return self.scale * loss
 
 
 def _inner(slope: Tensor, noise: Tensor) -> Tensor:

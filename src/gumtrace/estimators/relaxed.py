@@ -74,7 +74,7 @@ class GumbelRao(_Relaxed):
 
     def forward(self, dist, objective, context=None, *, generator=None):
         trace = dist.sample_trace((self.samples,), generator=generator)
-        soft = 0.0
+        soft = torch.zeros(())
         for _ in range(self.draws):
             with torch.no_grad():
                 noise = dist.conditional(trace, generator=generator)

@@ -6,6 +6,8 @@ with K runs i that are evaluated and M more, j, that are not. The sums have mean
 long as it does not depend on this iteration's draws: it is fitted to those of earlier ones.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -38,7 +40,7 @@ class SurrogateREINFORCE(Estimator):
         if extra < 2:
             raise ValueError(f"SurrogateREINFORCE: extra must be at least 2, got {extra}")
         self.extra = extra
-        self.fitted = surrogate if surrogate is not None else PairwiseSurrogate()
+        self.fitted: Any = surrogate if surrogate is not None else PairwiseSurrogate()
 
     def surrogate(
         self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None

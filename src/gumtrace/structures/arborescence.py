@@ -72,6 +72,12 @@ class Arborescence(Structure):
         racing[..., self.root] = False
         return racing
 
+    def _decision_counts(self) -> Tensor:
+        return (self.node_counts - 1).clamp(min=0)
+
+    def _count_decisions(self, trace: Trace) -> Tensor:
+        return (trace.choices[..., : self.key_shape[0]] >= 0).sum(-1)  # at the nodes; cycles are as many as there are
+
     def _decide(self, choose: Choose):
         """The path-growing run of the kernel, on sets."""
         n, nodes = self.key_shape[0], int(self.node_counts)

@@ -23,7 +23,8 @@ class Structure(Distribution):
         logits: log λ of every key; a higher one wins earlier. -inf: the key does not race.
         mask: bool, the shape of logits: keys that may race.
         lengths: integers (*B,): node or token counts of ragged items; what is behind them is padding and may hold
-        anything. validate_args: check logits and masks now and values later, as torch.distributions does.
+            anything.
+        validate_args: check logits and masks now, values and traces later, as torch.distributions does.
     """
 
     has_rsample = False
@@ -76,8 +77,8 @@ class Structure(Distribution):
         return False
 
     def _stuck(self) -> str:
-        """What it means that the algorithm of an item cannot be completed."""
-        raise NotImplementedError
+        """What it means that the algorithm of an item cannot be completed. Most can always be."""
+        return "cannot be completed"
 
     # Shapes ----------------------------------------------------------------------------------------
 
@@ -95,14 +96,16 @@ class Structure(Distribution):
         return new
 
     def at(self, x: Tensor) -> "Structure":
-        """The same distribution with other log-rates x (*batch, *keys), -inf where a key does not race.
+        """The same distribution with other log-rates x (*batch, *keys) for the keys that race.
 
         What estimators need: the gradient with respect to the rates themselves, apart from the graph behind them, and
         many copies of one item (batch dimensions that x has in front of the old ones are new).
         """
-        batch_shape = x.shape[: x.dim() - len(self.key_shape)]
-        new = self.expand(batch_shape)
-        new.logits = new._x = x
+        checks.ends_in(type(self).__name__, "log-rates", x.shape, self.key_shape)
+        if x.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"{type(self).__name__}: log-rates must be float32 or float64, got {x.dtype}")
+        new = self.expand(x.shape[: x.dim() - len(self.key_shape)])
+        new.logits = new._x = torch.where(self._x.isneginf(), -torch.inf, x)
         return new
 
     def item(self, index: tuple[int, ...]) -> "Structure":
@@ -146,6 +149,11 @@ class Structure(Distribution):
     def trace(self, noise: Tensor) -> Trace:
         """Run the algorithm on given perturbed logits."""
         shape = self._check_noise(noise)
+        if self._validate_args:
+            lost = (noise.isneginf() & self.racing).flatten(-len(self.key_shape)).any(-1).flatten().nonzero()
+            if len(lost) > 0:
+                where = checks.item_name(int(lost[0]), self.batch_shape)
+                raise ValueError(f"{type(self).__name__}: the noise of {where} is -inf at a key that races")
         noise = torch.where(self._x.isneginf(), -torch.inf, noise.detach().to(self._x.dtype))
         return self._trace_rows(noise.reshape(shape.numel(), self._layout.geometry.keys), shape)
 
@@ -263,7 +271,8 @@ class Structure(Distribution):
         if status.any():  # some keys are idle: see whether the others are enough
             self._complain(ops.trace(self._layout.geometry, rows, self._row_sizes())[2])
         elif self._may_be_stuck:
-            self._complain(ops.trace(self._layout.geometry, rows[:1], self._row_sizes()[:1])[2])
+            some = slice(None) if self._lengths is not None else slice(1)  # without lengths all items are one graph
+            self._complain(ops.trace(self._layout.geometry, rows[some], self._row_sizes())[2])
 
     def _complain(self, status: Tensor) -> None:
         bad = status.nonzero()
@@ -281,8 +290,29 @@ class Structure(Distribution):
     def _check_trace(self, trace: Trace) -> None:
         if not isinstance(trace, Trace):
             raise TypeError(f"{type(self).__name__}: expected a trace (see sample_trace), got {type(trace).__name__}")
-        checks.same_geometry(type(self).__name__, self._layout.geometry, trace.layout.geometry)
-        checks.ends_in(type(self).__name__, "a trace", trace.shape, self.batch_shape)
+        name = type(self).__name__
+        checks.same_layout(name, self._layout, trace.layout)
+        checks.ends_in(name, "a trace", trace.shape, self.batch_shape)
+        checks.trace_contents(name, trace)
+        expected = self._decision_counts() if self._validate_args else None
+        if expected is not None:
+            wrong = (self._count_decisions(trace) != expected).flatten().nonzero()
+            if len(wrong) > 0:
+                where = checks.item_name(int(wrong[0]), self.batch_shape)
+                raise ValueError(f"{name}: the trace of {where} belongs to an item of another size")
+
+    def _decision_counts(self) -> Tensor | None:
+        """How many decisions each item has, (*B,) or (); None where that depends on the run."""
+        return None
+
+    def _count_decisions(self, trace: Trace) -> Tensor:
+        return (trace.winners >= 0).sum(-1)
+
+    def _check_value(self, value: Tensor) -> None:
+        """The shape always, for kernels trust it; the support if arguments are validated."""
+        checks.ends_in(type(self).__name__, "a value", value.shape, self.batch_shape + self.event_shape)
+        if self._validate_args:
+            self._validate_sample(value)
 
     def __repr__(self) -> str:
         shapes = f"batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)}"

@@ -41,10 +41,12 @@ class BinaryTree(Structure):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(X), the log-probability of the one trace that gives X."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         links = value.int()
         return self.trace_log_prob(Trace(self._layout, links[..., :0], links))
+
+    def _decision_counts(self) -> Tensor:
+        return self.racing.sum(-1)
 
     def _decide(self, choose: Choose):
         parents = [-2] * self.key_shape[0]
@@ -57,9 +59,6 @@ class BinaryTree(Structure):
                 at = tokens.index(node)
                 gaps += [(node, tokens[at + 1 :]), (node, tokens[:at])]
         return [], parents
-
-    def _stuck(self) -> str:
-        return "has no tree"  # cannot happen: without tokens it is the empty tree
 
 
 def _parents(trace: Trace) -> Tensor:

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.kinds import EXPLICIT, Geometry
+from gumtrace.kernels.kinds import ARBORESCENCE, EXPLICIT
+from gumtrace.traces.trace import Layout, Trace
 
 
 def logits(name: str, given, event_dim: int) -> None:
@@ -55,14 +56,43 @@ def ends_in(name: str, what: str, shape: torch.Size, end: torch.Size) -> None:
         raise ValueError(f"{name}: {what} of shape {tuple(shape)} does not end in {tuple(end)}")
 
 
-def same_geometry(name: str, ours: Geometry, theirs: Geometry) -> None:
+def same_layout(name: str, ours: Layout, theirs: Layout) -> None:
     """A kernel trusts the traces it is given, so they must come from a distribution like this one."""
+    a, b = ours.geometry, theirs.geometry
     fields = ["kind", "keys", "n", "m", "extra"]
-    if ours.kind != EXPLICIT:  # a user's recursion has no fixed number of decisions
+    if a.kind != EXPLICIT:  # a user's recursion has no fixed number of decisions
         fields.append("decisions")
-    same = all(getattr(ours, field) == getattr(theirs, field) for field in fields)
-    if not same or not (ours.edges is theirs.edges or np.array_equal(ours.edges, theirs.edges)):
+    same = all(getattr(a, field) == getattr(b, field) for field in fields)
+    if not same or not (a.edges is b.edges or np.array_equal(a.edges, b.edges)):
         raise ValueError(f"{name}: the trace belongs to another structure, size or graph")
+    if type(ours.algorithm) is not type(theirs.algorithm):
+        raise ValueError(f"{name}: the trace belongs to another algorithm, {type(theirs.algorithm).__name__}")
+
+
+def trace_contents(name: str, trace: Trace) -> None:
+    """That its integers are keys, decisions and groups: a trace is a public object, and anyone may write into it."""
+    g = trace.layout.geometry
+    shapes = (trace.choices.shape[-1], trace.links.shape[-1]) == (g.winner_slots, g.link_slots)
+    right = shapes and trace.choices.shape[:-1] == trace.links.shape[:-1] and _within(trace.choices, -1, g.keys)
+    if g.kind == ARBORESCENCE and right:  # cycles come after the nodes and after their members
+        slots = torch.arange(g.link_slots, device=trace.device).clamp(min=g.n - 1)
+        right = _within(trace.links, -1, g.link_slots) and bool(((trace.links == -1) | (trace.links > slots)).all())
+    elif g.kind == EXPLICIT and right:
+        groups = (g.link_slots - g.keys) // 2
+        of_key, parent, decision = trace.links.split([g.keys, groups, groups], -1)
+        earlier = bool((parent < torch.arange(groups, device=trace.device)).all())
+        right = (
+            _within(of_key, -2, groups)
+            and _within(parent, -1, groups)
+            and earlier
+            and _within(decision, -1, g.decisions)
+        )
+    if not right:
+        raise ValueError(f"{name}: the trace holds numbers that are no keys or decisions")
+
+
+def _within(x: Tensor, low: int, high: int) -> bool:
+    return x.numel() == 0 or bool((x.min() >= low) & (x.max() < high))
 
 
 def item_name(flat: int, batch_shape: torch.Size) -> str:

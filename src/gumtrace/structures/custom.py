@@ -4,6 +4,8 @@ batch.
 stop, split, map, combine:  the user's
 """
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -24,8 +26,8 @@ class Custom(Structure):
     Args:
         logits: (*B, *event); keys are indices into the flattened event.
         algorithm: an object with `start`, `stop`, `split`, `map` and optionally `combine`; see
-        `gumtrace.structures.recursion.Algorithm`. event_dim: how many of the last dimensions of logits are the event;
-        by default all of them.
+            `gumtrace.structures.recursion.Algorithm`.
+        event_dim: how many of the last dimensions of logits are the event; by default all of them.
 
     The value is what `combine` returns, as a tensor; without `combine` it is 0/1 over the keys, 1 = winner. Each item
     runs in Python: right for any size, fast for none. Keys that do not race are taken out of K before the first step.
@@ -81,14 +83,14 @@ class Custom(Structure):
             return key_shape
         rows = self._x.detach().reshape(-1, max(key_shape.numel(), 1))
         first = rows[0] if len(rows) else torch.zeros(key_shape.numel())
-        value = self._run(_noise(first)).value(self.algorithm)
-        return key_shape if value is None else torch.as_tensor(value).shape
+        return torch.as_tensor(self._run(_noise(first)).value(self.algorithm)).shape
 
     def _lay_out(self, key_shape):
         geometry = Geometry(EXPLICIT, key_shape.numel(), 0, 0, 0, 0, 0, 0, NO_EDGES)
         combined = partial(_combined, algorithm=self.algorithm, value_shape=self.event_shape)
         to_value = combined if self._combines else indicator
-        return Layout(geometry, key_shape, self.logits.dtype, to_value), torch.zeros((), dtype=torch.int32)
+        layout = Layout(geometry, key_shape, self.logits.dtype, to_value, self.algorithm)
+        return layout, torch.zeros((), dtype=torch.int32)
 
     def _check_feasible(self) -> None:
         status = ops.check_logits(self._layout.geometry, self._rows().detach())
@@ -157,7 +159,7 @@ class Custom(Structure):
         geometry = self._layout.geometry._replace(
             decisions=decisions, winner_slots=decisions, link_slots=links.shape[1]
         )
-        layout = Layout(geometry, self._layout.event_shape, self._layout.dtype, self._layout.to_value)
+        layout = replace(self._layout, geometry=geometry)
         device = self._x.device
         return Trace(
             layout,
@@ -165,8 +167,15 @@ class Custom(Structure):
             torch.from_numpy(links).reshape(*shape, links.shape[1]).to(device),
         )
 
-    def _stuck(self) -> str:
-        return "cannot be completed"
+
+CAPRICIOUS = "Custom: the algorithm took another way than before with the same winners; hooks must depend on them alone"
+
+
+def _recorded(part: frozenset[int], replay: Iterator[int]) -> int:
+    winner = next(replay, -1)
+    if winner not in part:
+        raise ValueError(CAPRICIOUS)
+    return winner
 
 
 def _noise(row: Tensor) -> np.ndarray:
@@ -181,9 +190,9 @@ def _combined(trace: Trace, algorithm, value_shape: torch.Size) -> Tensor:
     for winners, links in zip(choices.tolist(), groups[:, :keys].tolist(), strict=True):
         replay = iter(winners)
         racing = {key for key, group in enumerate(links) if group > -2}
-        run = execute(algorithm, racing, lambda part, replay=replay: next(replay))
-        if not run.frames:
-            raise ValueError("Custom: the algorithm stopped before its first step, so combine built no value")
+        run = execute(algorithm, racing, lambda part, replay=replay: _recorded(part, replay))
+        if any(winner >= 0 for winner in replay):
+            raise ValueError(CAPRICIOUS)
         values.append(torch.as_tensor(run.value(algorithm)))
     stacked = torch.stack(values) if values else torch.empty(0, *value_shape)
     return stacked.reshape(trace.shape + stacked.shape[1:]).to(trace.device)

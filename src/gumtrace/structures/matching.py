@@ -55,8 +55,7 @@ class Matching(Structure):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(X), summed over all orders in which its entries can be chosen: 2^n states."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         return matching_log_prob(*torch.broadcast_tensors(self._x, value))
 
     def _decide(self, choose: Choose):
@@ -68,6 +67,3 @@ class Matching(Structure):
             row, col = divmod(winners[-1], m)
             racing = [key for key in racing if key // m != row and key % m != col]
         return winners, []
-
-    def _stuck(self) -> str:
-        return "has no matching"  # cannot happen: without keys it is the empty matching

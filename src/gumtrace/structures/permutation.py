@@ -54,8 +54,7 @@ class Permutation(Structure):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(X), the log-probability of the one trace that gives X."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         order = value.argmax(-1) if self.matrix else value.clamp(0, value.shape[-1] - 1)  # (*S, d); kernels trust keys
         racing = self.racing.expand(order.shape)
         count = racing.sum(-1, keepdim=True)
@@ -64,6 +63,9 @@ class Permutation(Structure):
         winners = torch.where(torch.arange(order.shape[-1], device=order.device) < count, winners, -1).int()
         return self.trace_log_prob(Trace(self._layout, winners, winners[..., :0]))
 
+    def _decision_counts(self) -> Tensor:
+        return self.racing.sum(-1)
+
     def _decide(self, choose: Choose):
         racing = self.racing.nonzero().flatten().tolist()
         winners: list[int] = []
@@ -71,9 +73,6 @@ class Permutation(Structure):
             winners.append(choose(racing))
             racing = [key for key in racing if key != winners[-1]]
         return winners, []
-
-    def _stuck(self) -> str:
-        return "has no permutation"  # cannot happen: no keys at all is the empty permutation
 
 
 def _vector_of(trace: Trace) -> Tensor:

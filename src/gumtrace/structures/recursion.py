@@ -1,8 +1,10 @@
-"""The paper's general algorithm (its Alg. 2), literally: the slow and obviously right path that every fast one is
-held against.
+"""The paper's general algorithm (its Alg. 2), literally: slow, obviously right, and what fast paths are held against.
 
-    until stop(K, R):  split K into P_1 .. P_m;  T_i = argmin of E over P_i;  E_j -= E[T_i] for j in P_i;  K, R =
-    map(K, R, T) and then X = combine(X, K, R, T), from the last call back to the first
+    until stop(K, R):
+        P_1 .. P_m = split(K, R)
+        T_i = argmin of E over P_i,  and E_j -= E[T_i] for j in P_i
+        K, R = map(K, R, T)
+    X = combine(X, K, R, T), from the last call back to the first
 
 It is written as a loop, so that depth is no limit, and refuses an algorithm that breaks the invariant on which the
 probabilities rest.
@@ -16,6 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from gumtrace.kernels.cpu.arborescence import exponentials, subtract
+
+Frame = tuple[frozenset[int], Any, list[int | None]]  # K, R and the winners of one call
 
 
 class Algorithm(Protocol):
@@ -51,9 +55,8 @@ class Run:
     winners: list[int] = field(default_factory=list)  # of the decisions, in order
     parents: list[int] = field(default_factory=list)  # group -> group it extends
     decisions: list[int] = field(default_factory=list)  # group -> decision it adds
-    frames: list[tuple[frozenset[int], Any, list[int | None]]] = field(
-        default_factory=list
-    )  # the calls, outermost first
+    frames: list[Frame] = field(default_factory=list)  # the calls, outermost first
+    end: tuple[frozenset[int], Any] = (frozenset(), None)  # K and R when it stopped
 
     def decide(self, members: frozenset[int], winner: int) -> None:
         extended: dict[int, int] = {}
@@ -67,6 +70,9 @@ class Run:
         self.winners.append(winner)
 
     def value(self, algorithm: Any) -> Any:
+        """What combine builds; a run that stopped at once is combined from nothing."""
+        if not self.frames:
+            return algorithm.combine(None, *self.end, [])
         value = None
         for K, R, winners in reversed(self.frames):
             value = algorithm.combine(value, K, R, winners)
@@ -109,6 +115,7 @@ def execute(algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[
             )
         K = smaller
         step += 1
+    run.end = (K, R)
     return run
 
 

@@ -137,11 +137,13 @@ class SpanningTree(Structure):
         """log P(X), summed over all orders in which its edges can be chosen: 2^edges states. Dense graphs only."""
         if self._edges is not None:
             return super().log_prob(value)
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         log_prob = spanning_tree_log_prob(*torch.broadcast_tensors(self._x, value))
         whole = value.triu(1).flatten(-2).sum(-1) == self.node_counts - self.components
         return torch.where(whole, log_prob, -torch.inf)
+
+    def _decision_counts(self) -> Tensor:
+        return self.node_counts - self.components
 
     def _decide(self, choose: Choose):
         n = int(self.node_counts)

@@ -12,7 +12,7 @@ from gumtrace.kernels.kinds import NO_EDGES, SUBSET, Geometry
 from gumtrace.structures import checks
 from gumtrace.structures.base import Choose, Structure, indicator
 from gumtrace.structures.exact import subset_log_prob
-from gumtrace.traces.trace import Layout, Trace
+from gumtrace.traces.trace import Layout
 
 
 class Subset(Structure):
@@ -66,21 +66,14 @@ class Subset(Structure):
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(S), by quadrature over the time at which the last chosen key came in: exact to the precision of the
         dtype."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         x, chosen = torch.broadcast_tensors(self._x, value > 0.5)
-        possible = ~(chosen & x.isneginf()).any(-1)
+        possible = ~(chosen & x.isneginf()).any(-1) & (chosen.sum(-1) == self.k)
         log_prob = subset_log_prob(x, chosen & ~x.isneginf())
         return torch.where(possible, log_prob, -torch.inf)
 
-    def _check_trace(self, trace: Trace) -> None:
-        super()._check_trace(trace)
-        if self._validate_args:
-            wrong = ((trace.choices >= 0).sum(-1) != self.k).flatten().nonzero()
-            if len(wrong) > 0:
-                raise ValueError(
-                    f"Subset: {checks.item_name(int(wrong[0]), self.batch_shape)} has a trace of another k"
-                )
+    def _decision_counts(self) -> Tensor:
+        return self.k
 
     def _decide(self, choose: Choose):
         racing = self.racing.nonzero().flatten().tolist()

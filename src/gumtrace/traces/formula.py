@@ -54,7 +54,7 @@ class _Perturb(torch.autograd.Function):
 
 class _LogProb(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, logits, trace):
+    def forward(ctx, logits, trace: Trace):
         log_prob, totals = ops.log_prob(*_parts(trace, logits))
         ctx.trace = trace
         ctx.save_for_backward(logits, totals)
@@ -74,7 +74,7 @@ class _LogProb(torch.autograd.Function):
 
 class _Conditional(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, logits, sizes, trace, generator):
+    def forward(ctx, logits, sizes, trace: Trace, generator):
         geometry, _, winners, links = _parts(trace, logits)
         g, totals, z, failed = ops.conditional(geometry, logits, sizes, winners, links, generator)
         ctx.trace = trace
@@ -89,7 +89,7 @@ class _Conditional(torch.autograd.Function):
         if not torch.is_grad_enabled():
             return ops.conditional_grad(*_parts(trace, logits), totals, z, g, grad), None, None, None
         x = _repeat(logits, trace)
-        noise = totals + z  # log m_b = noise - log Λ_b
+        noise = (totals + z).to(x.dtype)  # log m_b = noise - log Λ_b
         totals = _LogTotals.apply(x, trace)
         z = noise - totals
         shared = _LogSpread.apply(z, trace)  # log Σ m, (items, keys)
@@ -109,8 +109,8 @@ class _LogTotals(torch.autograd.Function):
     """log Λ = log A e^x."""
 
     @staticmethod
-    def forward(ctx, x, trace):
-        totals = ops.log_prob(*_parts(trace, x))[1]
+    def forward(ctx, x, trace: Trace):
+        totals = ops.log_prob(*_parts(trace, x))[1].to(x.dtype)
         ctx.trace = trace
         ctx.save_for_backward(x, totals)
         return totals
@@ -125,7 +125,7 @@ class _LogSpread(torch.autograd.Function):
     """log Aᵀ e^z."""
 
     @staticmethod
-    def forward(ctx, z, trace):
+    def forward(ctx, z, trace: Trace):
         shared = ops.log_spread(trace.layout.geometry, *trace.rows(), z)
         ctx.trace = trace
         ctx.save_for_backward(z, shared)
@@ -141,7 +141,7 @@ class _ToKeys(torch.autograd.Function):
     """Σ_b A[b, k] e^(α_b + β_k) h_b."""
 
     @staticmethod
-    def forward(ctx, alpha, beta, h, trace):
+    def forward(ctx, alpha, beta, h, trace: Trace):
         out = ops.to_keys(trace.layout.geometry, *trace.rows(), alpha, beta, h)
         ctx.trace = trace
         ctx.save_for_backward(alpha, beta, h, out)
@@ -158,7 +158,7 @@ class _ToDecisions(torch.autograd.Function):
     """Σ_k A[b, k] e^(α_b + β_k) h_k."""
 
     @staticmethod
-    def forward(ctx, alpha, beta, h, trace):
+    def forward(ctx, alpha, beta, h, trace: Trace):
         out = ops.to_decisions(trace.layout.geometry, *trace.rows(), alpha, beta, h)
         ctx.trace = trace
         ctx.save_for_backward(alpha, beta, h, out)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ class Layout:
     event_shape: torch.Size  # of the keys: logits and G
     dtype: torch.dtype  # of 0/1 values
     to_value: Callable[["Trace"], Tensor]
+    algorithm: Any = None  # of a user's recursion: only its own traces fit it
 
 
 @dataclass(frozen=True, eq=False)

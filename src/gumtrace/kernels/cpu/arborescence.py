@@ -160,6 +160,8 @@ def incidence_arborescence(winners, links, n, root, keys, offsets, parent, decis
     nodes = n  # padding has no winner
     while nodes > root + 1 and winners[nodes - 1] < 0:
         nodes -= 1
+    if not (winners >= 0).any():
+        nodes = 0
     size = np.zeros(slots, np.int32)
     for v in range(nodes):
         size[v] = 1
@@ -220,8 +222,9 @@ def heads(winners, links, n, head):
     for s in range(winners.size - 1, n - 1, -1):
         if winners[s] >= 0:
             inner = edge[s] % n
-            while links[inner] != s:
+            while inner >= 0 and links[inner] != s:
                 inner = links[inner]
-            edge[inner] = edge[s]
+            if inner >= 0:
+                edge[inner] = edge[s]
     for v in range(n):
         head[v] = edge[v] // n if edge[v] >= 0 else -1

@@ -53,9 +53,8 @@ def _add_to_keys(s, x, groups, out):
     """out[k] += e^(x_k + ref_g) val_g."""
     row = s.row
     for g in range(groups):
-        ref = row.dtype.type(s.ref[g])
         for i in range(s.offsets[g], s.offsets[g + 1]):
-            row[i] = x[s.keys[i]] + ref
+            row[i] = np.float64(x[s.keys[i]]) + s.ref[g]  # large numbers that cancel: not in float32
     exp_row(row, s.offsets[groups], s.scratch)
     for g in range(groups):
         val = row.dtype.type(s.val[g])
@@ -131,7 +130,7 @@ def _log_shared(s, z, groups):
 @jit
 def log_spread(start, stop, geometry, winners, links, z, out):
     """out[k] = log Σ_b A[b, k] e^z_b; rows of out start at -inf."""
-    s = workspace(geometry, links, z)
+    s = workspace(geometry, links, out)
     for i in range(start, stop):
         groups = incidence(s, geometry, winners[i], links[i])
         _log_shared(s, z[i], groups)
@@ -230,7 +229,7 @@ def conditional_grad(start, stop, geometry, logits, winners, links, totals, z, g
     path to its log Λ."""
     s = workspace(geometry, links, logits)
     row = s.row
-    one, zero = row.dtype.type(1.0), row.dtype.type(0.0)
+    one = row.dtype.type(1.0)
     batch = logits.shape[0]
     for j in range(start, stop):
         x = logits[j]
@@ -238,9 +237,8 @@ def conditional_grad(start, stop, geometry, logits, winners, links, totals, z, g
             groups = incidence(s, geometry, winners[i], links[i])
             _log_shared(s, z[i], groups)
             for q in range(groups):
-                shared = row.dtype.type(s.ref[q])
                 for p in range(s.offsets[q], s.offsets[q + 1]):
-                    row[p] = min(g[i, s.keys[p]] + shared, zero)
+                    row[p] = min(np.float64(g[i, s.keys[p]]) + s.ref[q], 0.0)
             exp_row(row, s.offsets[groups], s.scratch)
             for q in range(groups):
                 winner = winner_of(geometry, winners[i], links[i], s.decision[q])

@@ -3,8 +3,9 @@
 Keys that raced in the same decisions are a group. Groups form a forest: a group raced in all its parent's decisions
 and in one more, its own.
 
-    keys[offsets[g] : offsets[g+1]]   the keys of group g; after the last group come those that race but were never in
-    a decision parent[g] < g, decision[g]        the group it extends (-1: none), and the decision it adds
+    keys[offsets[g] : offsets[g + 1]]   the keys of group g; behind the last group, those that race in no decision
+    parent[g] < g                       the group it extends, -1 for none
+    decision[g]                         the decision it adds
 
 `up` sums keys into decisions (A h), `down` sums decisions into groups (Aᵀ h). Both carry numbers as val · e^ref with
 ref the largest exponent met, so that rates from e^-10000 to e^10000 live side by side.

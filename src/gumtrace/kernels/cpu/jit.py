@@ -11,13 +11,17 @@ from pathlib import Path
 
 from numba import njit
 
-SOURCES = sorted(Path(__file__).parent.glob("*.py"))
+SOURCES = [Path(__file__).parents[1] / "kinds.py", *sorted(Path(__file__).parent.glob("*.py"))]
 STAMP = hashlib.sha256(b"\0".join(path.read_bytes() for path in SOURCES)).hexdigest()
 
 
 def jit(function: Callable, **options) -> Callable:
     """Compile without the GIL; divisions and logarithms follow IEEE rules and raise nothing."""
-    compiled = njit(cache=True, nogil=True, error_model="numpy", **options)(function)
+    options = {"nogil": True, "error_model": "numpy", **options}
+    try:
+        compiled = njit(cache=True, **options)(function)
+    except RuntimeError:  # nowhere to keep it: a read-only installation without a home compiles in every process
+        return njit(**options)(function)
     cache_file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if cache_file is not None and hasattr(cache_file, "_source_stamp"):
         cache_file._source_stamp = STAMP

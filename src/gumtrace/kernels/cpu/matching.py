@@ -62,9 +62,12 @@ def incidence_matching(winners, n, m, keys, offsets):
     while steps < winners.size and winners[steps] >= 0:
         offsets[steps] = position
         row, col = winners[steps] // m, winners[steps] % m
+        steps += 1
+        if not row_free[row] or not col_free[col]:
+            continue  # no run gives such a trace; it must not write out of bounds
         row_free[row] = False
         col_free[col] = False
-        keys[position] = winners[steps]
+        keys[position] = row * m + col
         position += 1
         for j in range(m):
             if col_free[j]:
@@ -74,7 +77,6 @@ def incidence_matching(winners, n, m, keys, offsets):
             if row_free[i]:
                 keys[position] = i * m + col
                 position += 1
-        steps += 1
     offsets[steps] = position
     offsets[steps + 1] = position
     return steps

@@ -70,7 +70,7 @@ def log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor)
     """log P(T) (items,) and log Λ (items, decisions)."""
     items = len(winners)
     out = torch.empty(items, dtype=logits.dtype)
-    totals = torch.empty(items, geometry.decisions, dtype=logits.dtype)
+    totals = torch.empty(items, geometry.decisions, dtype=torch.float64)  # large logits cancel in what follows
     arrays = (_array(logits), _array(winners), _array(links), out.numpy(), totals.numpy())
     run(formula.log_prob, items, geometry.keys, geometry, *arrays)
     return out.to(logits.device), totals.to(logits.device)
@@ -117,7 +117,7 @@ def conditional(
     rounding after all (items,)."""
     items = len(winners)
     g = torch.empty(items, geometry.keys, dtype=logits.dtype)
-    totals = torch.empty(items, geometry.decisions, dtype=logits.dtype)
+    totals = torch.empty(items, geometry.decisions, dtype=torch.float64)  # large logits cancel in what follows
     z = torch.empty_like(totals)
     failed = torch.empty(items, dtype=torch.bool)
     inputs = (_array(logits), _array(sizes), _array(winners), _array(links), _seed(generator), ATTEMPTS)

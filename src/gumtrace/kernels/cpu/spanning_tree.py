@@ -70,9 +70,11 @@ def incidence_dense(winners, n, components, keys, offsets):
     steps = nodes - components
     for step in range(steps):
         offsets[step] = position
+        a, b = component[winners[step] // n], component[winners[step] % n]
+        if a == b:
+            continue  # no run gives such a trace; it must not loop for ever
         keys[position] = winners[step]
         position += 1
-        a, b = component[winners[step] // n], component[winners[step] % n]
         if length[a] < length[b]:
             a, b = b, a
         v = begin[b]
@@ -148,9 +150,10 @@ def incidence_sparse(winners, edges, nodes, keys, offsets):
             v = above[v]
         if size[u] > size[v]:
             u, v = v, u
-        above[u] = v
-        time[u] = steps
-        size[v] += size[u]
+        if u != v:
+            above[u] = v
+            time[u] = steps
+            size[v] += size[u]
         steps += 1
     total = edges.shape[1]
     joined = np.empty(total, np.int32)
