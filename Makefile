@@ -5,11 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench clean
+.PHONY: help demo test test-full bench clean
 .NOTPARALLEL:
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.run ## draw every structure and write the pictures to demo/
 	@$(BIN)/gumtrace demo --out demo
@@ -19,6 +19,9 @@ test: $(VENV)/.dev ## lint, format check, type check, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/pytest -n 2
+
+test-full: $(VENV)/.dev ## the tests with a million draws where `make test` makes 20 000: half an hour
+	GUMTRACE_DRAWS=1000000 $(BIN)/pytest tests/test_conditional.py -k round_trip
 
 bench: $(VENV)/.run ## time the kernels on the CPU
 	@$(BIN)/gumtrace bench --device cpu

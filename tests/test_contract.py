@@ -548,6 +548,9 @@ def test_public_names():
         "Trace",
         "backends",
         "diagnostics",
+        "divergences",
+        "estimators",
+        "relax",
     ]
     assert all(hasattr(gt, name) for name in gt.__all__)
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+import gumtrace
+
 
 @dataclass(frozen=True)
 class Record:
@@ -43,7 +45,7 @@ def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     device = torch.device(device)
     return {
         "python": platform.python_version(),
-        "gumtrace": _version("gumtrace"),
+        "gumtrace": gumtrace.__version__,
         "torch": torch.__version__,
         "numba": _version("numba"),
         "triton": _version("triton"),

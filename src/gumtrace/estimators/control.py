@@ -126,9 +126,7 @@ class REBAR(ControlVariate):
         soft = relax(dist, noise, self.log_temperature.exp(), self.kind)
         loss = self.evaluate(dist, objective, soft)
         if not loss.requires_grad:
-            raise ValueError(
-                "REBAR: the objective must be differentiable in the relaxed structure; RELAX and TraceREINFORCE take any"
-            )
+            raise ValueError("REBAR: the objective must be differentiable in the relaxed structure; RELAX takes any")
         return self.scale * loss
 
 

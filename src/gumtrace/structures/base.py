@@ -44,6 +44,7 @@ class Structure(Distribution):
         self._x = x  # (*B, *keys): the logits of keys that race, -inf for the others
         super().__init__(batch_shape, self._value_shape(key_shape), validate_args=validate_args)
         self._layout, self._sizes = self._lay_out(key_shape)
+        self._seal = object()
         if self._validate_args:
             self._check_feasible()
 
@@ -112,6 +113,7 @@ class Structure(Distribution):
         """One item of the batch, unbatched."""
         new = self.expand(self.batch_shape)
         new._batch_shape = torch.Size()
+        new._seal = object()  # traces of the batch are not traces of the item
         new.logits, new._x = self.logits[index], self._x[index]
         for name in self._per_item:
             per_item = getattr(self, name)
@@ -197,9 +199,10 @@ class Structure(Distribution):
         if status.any():
             self._complain(status)
         geometry = self._layout.geometry
-        return Trace(
-            self._layout, winners.reshape(*shape, geometry.winner_slots), links.reshape(*shape, geometry.link_slots)
-        )
+        winners, links = winners.reshape(*shape, geometry.winner_slots), links.reshape(*shape, geometry.link_slots)
+        trace = Trace(self._layout, winners, links)
+        object.__setattr__(trace, "seal", self._seal)
+        return trace
 
     # Log-probabilities -----------------------------------------------------------------------------
 
@@ -291,8 +294,10 @@ class Structure(Distribution):
         if not isinstance(trace, Trace):
             raise TypeError(f"{type(self).__name__}: expected a trace (see sample_trace), got {type(trace).__name__}")
         name = type(self).__name__
-        checks.same_layout(name, self._layout, trace.layout)
         checks.ends_in(name, "a trace", trace.shape, self.batch_shape)
+        if trace.seal is self._seal:
+            return  # our own, as we made it
+        checks.same_layout(name, self._layout, trace.layout)
         checks.trace_contents(name, trace)
         expected = self._decision_counts() if self._validate_args else None
         if expected is not None:

@@ -1,7 +1,7 @@
 """A trace: what an algorithm decided, in as few integers as say it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ class Trace:
     layout: Layout
     choices: Tensor  # (*S, winner_slots) int32: key that won each decision, -1 for none
     links: Tensor  # (*S, link_slots) int32
+    seal: Any = field(default=None, init=False, repr=False)  # of the distribution that made it and need not check it
 
     @property
     def value(self) -> Tensor:

@@ -67,6 +67,7 @@ def log_prob_grad(start, stop, geometry, logits, winners, links, totals, grad, o
     s = workspace(geometry, links, logits)
     batch = logits.shape[0]
     for j in range(start, stop):
+        out[j, :] = 0.0
         for i in range(j, winners.shape[0], batch):
             groups = incidence(s, geometry, winners[i], links[i])
             for b in range(geometry.decisions):
@@ -81,13 +82,14 @@ def log_prob_grad(start, stop, geometry, logits, winners, links, totals, grad, o
 
 @jit
 def to_keys(start, stop, geometry, winners, links, alpha, beta, h, out):
-    """out[k] = Σ_b A[b, k] e^(α_b + β_k) h_b; rows of out start at zero."""
+    """out[k] = Σ_b A[b, k] e^(α_b + β_k) h_b."""
     s = workspace(geometry, links, beta)
     for i in range(start, stop):
         groups = incidence(s, geometry, winners[i], links[i])
         s.d_ref[:] = alpha[i]
         s.d_val[:] = h[i]
         down(s, groups)
+        out[i, :] = 0.0
         _add_to_keys(s, beta[i], groups, out[i])
 
 
@@ -129,11 +131,12 @@ def _log_shared(s, z, groups):
 
 @jit
 def log_spread(start, stop, geometry, winners, links, z, out):
-    """out[k] = log Σ_b A[b, k] e^z_b; rows of out start at -inf."""
+    """out[k] = log Σ_b A[b, k] e^z_b, -inf for keys in no decision."""
     s = workspace(geometry, links, out)
     for i in range(start, stop):
         groups = incidence(s, geometry, winners[i], links[i])
         _log_shared(s, z[i], groups)
+        out[i, :] = -np.inf
         for g in range(groups):
             for j in range(s.offsets[g], s.offsets[g + 1]):
                 out[i, s.keys[j]] = s.ref[g]
@@ -232,6 +235,7 @@ def conditional_grad(start, stop, geometry, logits, winners, links, totals, z, g
     one = row.dtype.type(1.0)
     batch = logits.shape[0]
     for j in range(start, stop):
+        out[j, :] = 0.0
         x = logits[j]
         for i in range(j, winners.shape[0], batch):
             groups = incidence(s, geometry, winners[i], links[i])

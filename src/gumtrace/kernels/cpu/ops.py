@@ -1,4 +1,8 @@
-"""The CPU kernels as functions of tensors. Tensors on other devices visit the CPU, and their results go back."""
+"""The CPU kernels as functions of tensors. Tensors on other devices visit the CPU, and their results go back.
+
+Outputs come from `torch.empty`, and kernels fill their own rows: a fill by torch would wake OpenMP threads, which go on
+spinning for a while on the cores that ours need.
+"""
 
 import torch
 from torch import Tensor
@@ -80,7 +84,7 @@ def log_prob_grad(
     geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, totals: Tensor, grad: Tensor
 ) -> Tensor:
     """d/dlogits of Σ grad · log P(T), (batch, keys)."""
-    out = torch.zeros(logits.shape, dtype=logits.dtype)
+    out = torch.empty(logits.shape, dtype=logits.dtype)
     arrays = (_array(logits), _array(winners), _array(links), _array(totals), _array(grad), out.numpy())
     run(formula.log_prob_grad, len(logits), geometry.keys, geometry, *arrays)
     return out.to(logits.device)
@@ -88,7 +92,7 @@ def log_prob_grad(
 
 def to_keys(geometry: Geometry, winners: Tensor, links: Tensor, alpha: Tensor, beta: Tensor, h: Tensor) -> Tensor:
     """Σ_b A[b, k] e^(α_b + β_k) h_b, (items, keys)."""
-    out = torch.zeros(beta.shape, dtype=beta.dtype)
+    out = torch.empty(beta.shape, dtype=beta.dtype)
     arrays = (_array(winners), _array(links), _array(alpha), _array(beta), _array(h), out.numpy())
     run(formula.to_keys, len(winners), geometry.keys, geometry, *arrays)
     return out.to(beta.device)
@@ -104,7 +108,7 @@ def to_decisions(geometry: Geometry, winners: Tensor, links: Tensor, alpha: Tens
 
 def log_spread(geometry: Geometry, winners: Tensor, links: Tensor, z: Tensor) -> Tensor:
     """log Σ_b A[b, k] e^z_b, (items, keys); -inf for keys in no decision."""
-    out = torch.full((len(z), geometry.keys), -torch.inf, dtype=z.dtype)
+    out = torch.empty(len(z), geometry.keys, dtype=z.dtype)
     arrays = (_array(winners), _array(links), _array(z), out.numpy())
     run(formula.log_spread, len(z), geometry.keys, geometry, *arrays)
     return out.to(z.device)
@@ -147,7 +151,7 @@ def conditional_grad(
     grad: Tensor,
 ):
     """d/dlogits of Σ grad · G, (batch, keys)."""
-    out = torch.zeros(logits.shape, dtype=logits.dtype)
+    out = torch.empty(logits.shape, dtype=logits.dtype)
     arrays = (_array(winners), _array(links), _array(totals), _array(z), _array(g), _array(grad), out.numpy())
     run(formula.conditional_grad, len(logits), geometry.keys, geometry, _array(logits), *arrays)
     return out.to(logits.device)
