@@ -12,7 +12,8 @@ from gumtrace import constraints
 from gumtrace.kernels.cpu import ops
 from gumtrace.kernels.kinds import ARBORESCENCE, NO_EDGES, Geometry
 from gumtrace.structures import checks
-from gumtrace.structures.base import Choose, Structure
+from gumtrace.structures.base import Structure
+from gumtrace.structures.replay import Choose
 from gumtrace.traces.trace import Layout, Trace
 
 

@@ -2,7 +2,6 @@
 validation."""
 
 import warnings
-from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -10,10 +9,9 @@ from torch.distributions import Distribution
 
 from gumtrace.kernels.cpu import ops
 from gumtrace.structures import checks
+from gumtrace.structures.replay import Choose, every_run
 from gumtrace.traces import formula
 from gumtrace.traces.trace import Layout, Trace
-
-Choose = Callable[[list[int]], int]  # picks the winner among racing keys, in place of an argmin
 
 
 class Structure(Distribution):
@@ -322,36 +320,3 @@ class Structure(Distribution):
     def __repr__(self) -> str:
         shapes = f"batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)}"
         return f"{type(self).__name__}({shapes}, dtype={self.logits.dtype})"
-
-
-def every_run(decide: Callable[[Choose], tuple]) -> Iterator[tuple]:
-    """Runs `decide` once for every sequence of choices, by replaying it with the last choice that can still be raised
-    by one."""
-    path: list[list[int]] = []  # [choice, number of choices] of each decision so far
-    while True:
-        position = 0
-
-        def choose(keys: list[int]) -> int:
-            nonlocal position
-            if position == len(path):
-                path.append([0, len(keys)])
-            position += 1
-            return keys[path[position - 1][0]]
-
-        yield decide(choose)
-        while path and path[-1][0] + 1 == path[-1][1]:
-            path.pop()
-        if not path:
-            return
-        path[-1][0] += 1
-
-
-def indicator(trace: Trace) -> Tensor:
-    """0/1 over the keys: 1 = winner."""
-    layout = trace.layout
-    keys = layout.geometry.keys
-    winners = trace.winners
-    # one bin more than keys, for decisions that never happened
-    value = torch.zeros(*trace.shape, keys + 1, dtype=layout.dtype, device=trace.device)
-    value.scatter_(-1, torch.where(winners < 0, keys, winners), 1)
-    return value[..., :keys].reshape(*trace.shape, *layout.event_shape)

@@ -15,9 +15,10 @@ from torch.distributions import constraints
 
 from gumtrace.kernels.cpu import ops
 from gumtrace.kernels.kinds import EXPLICIT, NO_EDGES, Geometry
-from gumtrace.structures.base import Choose, Structure, every_run, indicator
+from gumtrace.structures.base import Structure
 from gumtrace.structures.recursion import Algorithm, Run, argmin_of, execute, key_set, started
-from gumtrace.traces.trace import Layout, Trace
+from gumtrace.structures.replay import Choose, every_run
+from gumtrace.traces.trace import Layout, Trace, indicator
 
 
 class Custom(Structure):

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from gumtrace import constraints
 from gumtrace.kernels.kinds import MATCHING, NO_EDGES, Geometry
-from gumtrace.structures.base import Choose, Structure, indicator
+from gumtrace.structures.base import Structure
 from gumtrace.structures.exact import matching_log_prob
-from gumtrace.traces.trace import Layout
+from gumtrace.structures.replay import Choose
+from gumtrace.traces.trace import Layout, indicator
 
 
 class Matching(Structure):

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from gumtrace import constraints
 from gumtrace.kernels.kinds import NO_EDGES, PERMUTATION, Geometry
-from gumtrace.structures.base import Choose, Structure
+from gumtrace.structures.base import Structure
+from gumtrace.structures.replay import Choose
 from gumtrace.traces.trace import Layout, Trace
 
 

@@ -11,9 +11,10 @@ from torch import Tensor
 from gumtrace import constraints
 from gumtrace.kernels.kinds import NO_EDGES, SPANNING_TREE, SPARSE_TREE, Geometry
 from gumtrace.structures import checks
-from gumtrace.structures.base import Choose, Structure, indicator
+from gumtrace.structures.base import Structure
 from gumtrace.structures.exact import spanning_tree_log_prob
-from gumtrace.traces.trace import Layout, Trace
+from gumtrace.structures.replay import Choose
+from gumtrace.traces.trace import Layout, Trace, indicator
 
 
 class SpanningTree(Structure):

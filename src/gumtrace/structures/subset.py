@@ -10,9 +10,10 @@ from torch import Tensor
 from gumtrace import constraints
 from gumtrace.kernels.kinds import NO_EDGES, SUBSET, Geometry
 from gumtrace.structures import checks
-from gumtrace.structures.base import Choose, Structure, indicator
+from gumtrace.structures.base import Structure
 from gumtrace.structures.exact import subset_log_prob
-from gumtrace.traces.trace import Layout
+from gumtrace.structures.replay import Choose
+from gumtrace.traces.trace import Layout, indicator
 
 
 class Subset(Structure):

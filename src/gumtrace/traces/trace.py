@@ -95,3 +95,14 @@ def _same_rows(a: Tensor, b: Tensor) -> Tensor:
     width = max(a.shape[-1], b.shape[-1])
     a, b = (torch.nn.functional.pad(x, (0, width - x.shape[-1]), value=-1) for x in (a, b))
     return (a == b).all(-1)
+
+
+def indicator(trace: Trace) -> Tensor:
+    """0/1 over the keys: 1 = winner."""
+    layout = trace.layout
+    keys = layout.geometry.keys
+    winners = trace.winners
+    # one bin more than keys, for decisions that never happened
+    value = torch.zeros(*trace.shape, keys + 1, dtype=layout.dtype, device=trace.device)
+    value.scatter_(-1, torch.where(winners < 0, keys, winners), 1)
+    return value[..., :keys].reshape(*trace.shape, *layout.event_shape)

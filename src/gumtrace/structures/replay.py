@@ -1,0 +1,27 @@
+"""Running an algorithm with somebody else's choices in place of its argmins: how all traces are listed."""
+
+from collections.abc import Callable, Iterator
+
+Choose = Callable[[list[int]], int]  # picks the winner among racing keys
+
+
+def every_run(decide: Callable[[Choose], tuple]) -> Iterator[tuple]:
+    """Runs `decide` once for every sequence of choices, by replaying it with the last choice that can still be raised
+    by one."""
+    path: list[list[int]] = []  # [choice, number of choices] of each decision so far
+    while True:
+        position = 0
+
+        def choose(keys: list[int]) -> int:
+            nonlocal position
+            if position == len(path):
+                path.append([0, len(keys)])
+            position += 1
+            return keys[path[position - 1][0]]
+
+        yield decide(choose)
+        while path and path[-1][0] + 1 == path[-1][1]:
+            path.pop()
+        if not path:
+            return
+        path[-1][0] += 1
