@@ -30,7 +30,7 @@ def draw_noise(data, kind, shape, masked):
 
 def agree(dist, algorithm, noise, ordered):
     """The same noise through the kernel and through the recursion: same decisions, log-probabilities, and value."""
-    literal = gt.Custom(dist.logits, algorithm)
+    literal = gt.Custom(torch.where(dist.racing, dist.logits, -torch.inf), algorithm)
     fast, slow = dist.trace(noise), literal.trace(noise)
     assert decisions(fast, dist, ordered) == decisions(slow, literal, ordered)
     torch.testing.assert_close(dist.trace_log_prob(fast), literal.trace_log_prob(slow), rtol=1e-5, atol=1e-4)

@@ -15,6 +15,7 @@ from torch.distributions import constraints
 
 from gumtrace.kernels.cpu import ops
 from gumtrace.kernels.kinds import EXPLICIT, NO_EDGES, Geometry
+from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.recursion import Algorithm, Run, argmin_of, execute, key_set, started
 from gumtrace.structures.replay import Choose, every_run
@@ -67,7 +68,10 @@ class Custom(Structure):
             event_dim = logits.dim() if torch.is_tensor(logits) else 0
         if event_dim < 0:
             raise ValueError(f"Custom: event_dim must not be negative, got {event_dim}")
-        super().__init__(logits, event_dim, mask, lengths, validate_args)
+        checks.logits("Custom", logits, event_dim)
+        starting = _starting_keys(algorithm, logits, event_dim)
+        mask = checks.mask("Custom", mask, logits)
+        super().__init__(logits, event_dim, starting if mask is None else mask & starting, lengths, validate_args)
 
     @property
     def support(self):  # type: ignore[override]
@@ -96,11 +100,6 @@ class Custom(Structure):
     def _check_feasible(self) -> None:
         status = ops.check_logits(self._layout.geometry, self._rows().detach())
         self._complain(status * (status == ops.NOT_A_NUMBER))
-        start = key_set(started(self.algorithm)[0], "start() returned")
-        if strange := start - set(range(self._layout.geometry.keys)):
-            raise ValueError(
-                f"Custom: start() names key {min(strange)}, but the event has {self._layout.geometry.keys} keys"
-            )
         if self.batch_shape.numel() > 0:
             self._run(_noise(self._rows()[0]))
 
@@ -167,6 +166,17 @@ class Custom(Structure):
             torch.from_numpy(winners).reshape(*shape, decisions).to(device),
             torch.from_numpy(links).reshape(*shape, links.shape[1]).to(device),
         )
+
+
+def _starting_keys(algorithm: Algorithm, logits: Tensor, event_dim: int) -> Tensor:
+    """Bool (*event): the keys that `start` names; the others do not race."""
+    shape = logits.shape[logits.dim() - event_dim :]
+    start = key_set(started(algorithm)[0], "start() returned")
+    if strange := start - set(range(shape.numel())):
+        raise ValueError(f"Custom: start() names key {min(strange)}, but the event has {shape.numel()} keys")
+    racing = torch.zeros(shape.numel(), dtype=torch.bool, device=logits.device)
+    racing[sorted(start)] = True
+    return racing.reshape(shape)
 
 
 CAPRICIOUS = "Custom: the algorithm took another way than before with the same winners; hooks must depend on them alone"
