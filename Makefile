@@ -11,8 +11,9 @@ BIN := $(VENV)/bin
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/.run ## draw every structure and write the pictures to demo/
+demo: $(VENV)/.run ## draw every structure, compare the estimators; pictures go to demo/
 	@$(BIN)/gumtrace demo --out demo
+	@$(BIN)/gumtrace toy tree --out demo
 
 test: $(VENV)/.dev ## lint, format check, type check, tests
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ STEPS = {
     "log_prob+backward": "and backward",
     "conditional": "noise given trace",
     "t_step": "whole step",
+    "sst_step": "SST step",
 }
 
 
@@ -29,7 +30,7 @@ def table(results: dict) -> str:
     lines = [
         f"Milliseconds a batch, float32, medians of `gumtrace bench --device cpu` on {where}. The whole step is what a "
         "score-function update pays for the structure: build the distribution, draw noise, run the algorithm, take its "
-        "log-probability and go back to the logits.",
+        "log-probability and go back to the logits. The SST step is what a stochastic softmax pays instead.",
         "",
         "| | batch | " + " | ".join(STEPS.values()) + " |",
         "|---|---:|" + "---:|" * len(STEPS),

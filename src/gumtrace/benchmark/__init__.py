@@ -13,10 +13,11 @@ from gumtrace.benchmark.cases import CASES, STRUCTURES, Case, Instance, prepare
 from gumtrace.benchmark.gate import CheckFailed, check_case
 from gumtrace.benchmark.memory import peak_bytes
 from gumtrace.benchmark.records import Record, load, machine, save
-from gumtrace.benchmark.timing import STEPS, run_case
+from gumtrace.benchmark.timing import RELAXED, STEPS, run_case
 
 __all__ = [
     "CASES",
+    "RELAXED",
     "STEPS",
     "STRUCTURES",
     "Case",

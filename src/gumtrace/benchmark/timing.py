@@ -12,8 +12,10 @@ from gumtrace.benchmark.cases import BATCH, Case, Instance, prepare
 from gumtrace.benchmark.gate import check, trace_bytes
 from gumtrace.benchmark.memory import peak_bytes
 from gumtrace.benchmark.records import Record
+from gumtrace.relaxations import has_relaxation, relax
 
 STEPS = ("perturb", "trace", "sample_trace", "log_prob", "log_prob+backward", "conditional", "t_step")
+RELAXED = "sst_step"  # what a stochastic softmax step pays instead, for structures that have a relaxation
 REPEAT = 15
 SAMPLE_SECONDS = 1e-3  # a timing shorter than this repeats its call
 Calls = dict[str, Callable[[], object]]
@@ -91,7 +93,17 @@ def steps(instance: Instance) -> Calls:
         lambda: d.conditional(trace),
         t_step,
     )
-    return {"copy": lambda: copied.copy_(logits), **dict(zip(STEPS, calls, strict=True))}
+    found: Calls = {"copy": lambda: copied.copy_(logits), **dict(zip(STEPS, calls, strict=True))}
+    if has_relaxation(d):
+        slope = torch.randn_like(logits)  # the objective's gradient; the objective itself is not timed
+
+        def sst_step() -> None:
+            d = make(leaf)
+            relax(d, d.perturb(), 0.5).backward(slope)
+            leaf.grad = None
+
+        found[RELAXED] = sst_step
+    return found
 
 
 def time_round_robin(calls: Calls, repeat: int, synchronise: Callable[[], None]) -> dict[str, list[float]]:

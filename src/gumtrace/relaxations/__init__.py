@@ -49,6 +49,15 @@ def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str
     return _MAPS[type(dist)](dist, scores, kind).to(noise.dtype)
 
 
+def has_relaxation(dist: Structure) -> bool:
+    """Whether `relax` takes it."""
+    try:
+        _checked_kind(dist, None)
+    except (NotImplementedError, ValueError):
+        return False
+    return True
+
+
 def _checked_kind(dist: Structure, kind: str | None) -> str:
     name = type(dist).__name__
     if type(dist) not in KINDS:
