@@ -22,7 +22,12 @@ def _log_totals(s, logits, groups, out):
     """out = log Λ; 0 where there is no decision."""
     gather(s, logits, groups)
     for g in range(groups):
-        s.val[g] = sum_range(s.row, s.offsets[g], s.offsets[g + 1]) if s.ref[g] > -np.inf else 0.0
+        if s.ref[g] == -np.inf:
+            s.val[g] = 0.0
+        elif s.offsets[g + 1] - s.offsets[g] == 1:
+            s.val[g] = 1.0
+        else:
+            s.val[g] = sum_range(s.row, s.offsets[g], s.offsets[g + 1])
     up(s, groups)
     for b in range(out.size):
         s.row[b] = s.d_val[b] if s.d_val[b] > 0.0 else 1.0

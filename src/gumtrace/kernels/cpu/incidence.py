@@ -11,6 +11,7 @@ and in one more, its own.
 ref the largest exponent met, so that rates from e^-10000 to e^10000 live side by side.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -96,8 +97,9 @@ class Workspace(NamedTuple):
     ref: np.ndarray  # (groups,) float64, with val: val e^ref
     val: np.ndarray
     top: np.ndarray  # (groups,) float64: the largest exponent so far on the way through the forest
-    weight: np.ndarray  # (3 groups,) float64: factors e^(ref - top), made in one sweep
-    bits: np.ndarray  # (3 groups,) int64
+    sums: np.ndarray  # (groups,) float64
+    weight: np.ndarray  # (2 groups,) float64: factors e^(ref - top), made in one sweep
+    bits: np.ndarray  # (2 groups,) int64
     d_ref: np.ndarray  # (decisions,) float64
     d_val: np.ndarray
     row: np.ndarray  # (keys,) in the dtype of the logits
@@ -115,8 +117,9 @@ def workspace(geometry, links, like):
         np.empty(groups),
         np.empty(groups),
         np.empty(groups),
-        np.empty(3 * groups),
-        np.empty(3 * groups, np.int64),
+        np.empty(groups),
+        np.empty(2 * groups),
+        np.empty(2 * groups, np.int64),
         np.empty(geometry.decisions),
         np.empty(geometry.decisions),
         np.empty(max(geometry.keys, groups), like.dtype),
@@ -152,29 +155,26 @@ def gather(s, x, groups):
 @jit
 def up(s, groups):
     """Every group's val e^ref goes to its own decision and to all before it: sums in d_val e^d_ref."""
-    parent, decision, weight = s.parent, s.decision, s.weight
+    parent, decision, weight, top = s.parent, s.decision, s.weight, s.top
     s.d_ref[:] = -np.inf
     s.d_val[:] = 0.0
-    s.top[:groups] = s.ref[:groups]
+    top[:groups] = s.ref[:groups]
     for g in range(groups - 1, -1, -1):
-        top = s.top[g]
         if parent[g] >= 0:
-            s.top[parent[g]] = max(s.top[parent[g]], top)
-        s.d_ref[decision[g]] = max(s.d_ref[decision[g]], top)
+            top[parent[g]] = max(top[parent[g]], top[g])
+        s.d_ref[decision[g]] = max(s.d_ref[decision[g]], top[g])
     for g in range(groups):
-        top = s.top[g]
-        alive = top > -np.inf
-        weight[3 * g] = s.ref[g] - top if alive else -np.inf
-        weight[3 * g + 1] = top - s.d_ref[decision[g]] if alive else -np.inf
-        weight[3 * g + 2] = top - s.top[parent[g]] if alive and parent[g] >= 0 else -np.inf
-    exp64(weight, 3 * groups, s.bits)
-    total = s.top  # no longer needed: now the sums over a group and those after it
-    total[:groups] = 0.0
+        above = top[parent[g]] if parent[g] >= 0 else top[g]
+        weight[2 * g] = s.ref[g] - top[g] if top[g] > -np.inf else -np.inf
+        weight[2 * g + 1] = top[g] - above if top[g] > -np.inf else -np.inf
+    exp64(weight, 2 * groups, s.bits)
+    s.sums[:groups] = 0.0
     for g in range(groups - 1, -1, -1):
-        total[g] += s.val[g] * weight[3 * g]
-        s.d_val[decision[g]] += total[g] * weight[3 * g + 1]
+        total = s.sums[g] + s.val[g] * weight[2 * g]
+        own = s.d_ref[decision[g]]
+        s.d_val[decision[g]] += total if own == top[g] else total * math.exp(top[g] - own)  # a decision of many groups
         if parent[g] >= 0:
-            total[parent[g]] += total[g] * weight[3 * g + 2]
+            s.sums[parent[g]] += total * weight[2 * g + 1]
 
 
 @jit
