@@ -118,7 +118,7 @@ def test_command(few_cases, tmp_path, capsys, monkeypatch, plain):
     for word in ("BinaryTree n=6", "Matching n=4", "log_prob+backward", "copies"):
         assert word in out
     assert "Subset" not in out  # not among the quick ones
-    assert "14 records" in err
+    assert "15 records" in err
     body = json.loads(file.read_text())
     assert set(body) == {"machine", "records"}
     assert len([r for r in body["records"] if r["step"] != RELAXED]) == 2 * len(STEPS)
