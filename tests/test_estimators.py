@@ -1,217 +1,13 @@
-"""Estimators: unbiased where they say so, against the exact gradient; the right value, shapes and errors for all."""
+"""Estimators: value, shapes, gradients to everything that learns, errors. `test_unbiased.py` has their means."""
 
 import pytest
 import torch
 from common import FALSE_ALARM, seeded
+from unbiased import case, critic_for
 
 import gumtrace as gt
 from gumtrace import estimators as E
-from gumtrace.diagnostics import check_unbiased, exact_gradient, gradients
-
-DISTS = {
-    "subset": lambda: gt.Subset(randn(5), 2),
-    "subset-ragged": lambda: gt.Subset(randn(2, 4), torch.tensor([1, 2]), lengths=torch.tensor([3, 4])),
-    "permutation": lambda: gt.Permutation(randn(3), matrix=True),
-    "matching": lambda: gt.Matching(randn(2, 3)),
-    "matching-masked": lambda: gt.Matching(randn(3, 3), mask=torch.eye(3).bool() | torch.ones(3, 3).triu().bool()),
-    "tree": lambda: gt.SpanningTree(randn(4, 4)),
-    "tree-ragged": lambda: gt.SpanningTree(randn(2, 4, 4), lengths=torch.tensor([3, 4])),
-    "forest": lambda: gt.SpanningTree(randn(4, 4), components=2),
-    "arborescence": lambda: gt.Arborescence(randn(3, 3)),
-    "arborescence-ragged": lambda: gt.Arborescence(randn(2, 4, 4), lengths=torch.tensor([2, 4])),
-    "binary": lambda: gt.BinaryTree(randn(4)),
-    "binary-ragged": lambda: gt.BinaryTree(randn(2, 4), lengths=torch.tensor([2, 4])),
-}
-NO_LOG_PROB = {"arborescence", "arborescence-ragged"}
-NO_RELAXATION = {"forest", "binary", "binary-ragged"}
-KS = pytest.mark.parametrize("samples", [1, 2, 4])
-
-
-def randn(*shape):
-    return torch.randn(*shape, generator=seeded(8), dtype=torch.float64)
-
-
-def case(name):
-    dist = DISTS[name]()
-    return dist, lambda value: batched_objective(value, len(dist.event_shape))
-
-
-def batched_objective(value, event_dim):
-    """Neither linear nor centred: weights by position, squared."""
-    flat = value.double().flatten(-event_dim) if event_dim > 1 else value.double()
-    weights = torch.linspace(-1.0, 2.0, flat.shape[-1], dtype=torch.float64)
-    return (flat @ weights).square() + 1.0
-
-
-def critic_for(dist):
-    torch.manual_seed(0)
-    critic = E.MatrixCritic(8) if len(dist.key_shape) == 2 else E.VectorCritic(dist.key_shape[0], 16)
-    return critic.double()
-
-
-def unbiased(estimator, name, replicates=20_000):
-    dist, f = case(name)
-    return check_unbiased(estimator, dist, f, replicates, generator=seeded(9)).p_value > FALSE_ALARM
-
-
-@KS
-@pytest.mark.parametrize("name", DISTS)
-def test_trace_reinforce(name, samples):
-    assert unbiased(E.TraceREINFORCE(samples), name)
-
-
-@KS
-@pytest.mark.parametrize("name", DISTS)
-def test_noise_reinforce(name, samples):
-    assert unbiased(E.NoiseREINFORCE(samples), name)
-
-
-@KS
-@pytest.mark.parametrize("name", [n for n in DISTS if n not in NO_LOG_PROB])
-def test_structure_reinforce(name, samples):
-    assert unbiased(E.StructureREINFORCE(samples), name, 4000)
-
-
-@KS
-@pytest.mark.parametrize("name", DISTS)
-def test_relax(name, samples):
-    dist, _ = case(name)
-    fixed = critic_for(dist).requires_grad_(False)  # training it would take a second derivative here
-    assert unbiased(E.RELAX(fixed, samples), name, 8000)
-
-
-@KS
-@pytest.mark.parametrize("name", [n for n in DISTS if n not in NO_RELAXATION])
-def test_rebar(name, samples):
-    assert unbiased(E.REBAR(samples=samples, temperature=0.7, scale=0.8).double().requires_grad_(False), name, 3000)
-
-
-@pytest.mark.parametrize("kind", ["expfamily", "euclidean", "categorical", "binary"])
-def test_rebar_with_every_subset_relaxation(kind):
-    assert unbiased(E.REBAR(kind, temperature=0.7).double().requires_grad_(False), "subset", 3000)
-
-
-@KS
-@pytest.mark.parametrize("surrogate", ["linear", "pairwise", "mlp"])
-@pytest.mark.parametrize("name", ["subset", "tree-ragged", "binary"])
-def test_surrogate_reinforce(name, surrogate, samples):
-    """Fitted on something first, so that c is not zero, and then frozen: replicates must be independent."""
-    dist, f = case(name)
-    estimator = E.SurrogateREINFORCE(build_surrogate(surrogate, dist), samples, extra=8)
-    for _ in range(5):
-        estimator(dist, f, generator=seeded(10))
-    estimator.eval()
-    assert check_unbiased(estimator, dist, f, 20_000, generator=seeded(9)).p_value > FALSE_ALARM
-
-
-def build_surrogate(kind, dist):
-    if kind == "mlp":
-        from gumtrace.estimators.surrogate import _entries
-
-        torch.manual_seed(0)
-        return E.MLPSurrogate(_entries(dist, dist.sample((1,))).shape[-1])
-    return {"linear": E.LinearSurrogate, "pairwise": E.PairwiseSurrogate}[kind]()
-
-
-class Broken(E.TraceREINFORCE):
-    """Deliberately wrong copies: the test of the test."""
-
-    def __init__(self, fault, samples=2):
-        super().__init__(samples)
-        self.fault = fault
-
-    def surrogate(self, dist, objective, context, generator):
-        trace = dist.sample_trace((self.samples,), generator=generator)
-        loss = self.evaluate(dist, objective, trace.value)
-        score = dist.trace_log_prob(trace)
-        weight = loss.detach()
-        if self.fault == "own baseline":
-            weight = weight - weight.mean(0)  # without K / (K - 1)
-        elif self.fault == "scale":
-            weight = 1.2 * weight
-        elif self.fault == "other trace":
-            score = dist.trace_log_prob(dist.sample_trace((self.samples,), generator=generator))
-        return loss, (weight * score).mean(0)
-
-
-@pytest.mark.parametrize("fault", ["own baseline", "scale", "other trace"])
-def test_a_broken_estimator_is_found(fault):
-    assert not unbiased(Broken(fault), "tree", 50_000)
-
-
-@pytest.mark.parametrize(
-    "estimator",
-    [
-        E.NoiseREINFORCE(2),
-        E.StructureREINFORCE(2),
-        E.REBAR(scale=0.8),
-        E.SurrogateREINFORCE(E.LinearSurrogate(), 2, extra=8),
-    ],
-    ids=lambda e: type(e).__name__,
-)
-def test_the_check_sees_a_wrong_objective(estimator):
-    """Each unbiased estimator, of an objective a little off the one enumerated, fails."""
-    dist, f = case("subset")
-    if isinstance(estimator, E.REBAR):
-        estimator = estimator.double()
-
-    def both(d, _, **kw):
-        return estimator(d, lambda x: 1.3 * f(x), **kw)
-
-    assert check_unbiased(both, dist, f, 10_000, generator=seeded(9)).p_value < FALSE_ALARM
-
-
-@pytest.mark.parametrize("kind", ["through", "no score"])
-def test_a_broken_control_variate_is_found(kind):
-    """RELAX without one of its terms is biased, and the check says so."""
-    dist, f = case("tree")
-    critic = critic_for(dist)
-
-    class Wrong(E.RELAX):
-        def control(self, d, noise, objective, context):
-            control = super().control(d, noise, objective, context)
-            if kind == "through":
-                return 3.0 * control if self.training else control
-            return control
-
-        def _control_and_slope(self, d, noise, objective, context):
-            control, slope = super()._control_and_slope(d, noise, objective, context)
-            self.calls = getattr(self, "calls", 0) + 1
-            if kind == "through" and self.calls % 2 == 0:
-                slope = 0.0 * slope  # forgets -∇c(G̃)
-            if kind == "no score" and self.calls % 2 == 0:
-                control = control + 5.0 * noise.nan_to_num(neginf=0.0).flatten(-2).sum(-1).detach()
-            return control, slope
-
-    estimator = Wrong(critic)
-    with torch.no_grad():
-        critic.out.weight.mul_(20.0)
-    assert check_unbiased(estimator, dist, f, 10_000, generator=seeded(9)).p_value < FALSE_ALARM
-
-
-def test_variance_falls_from_noise_to_trace_to_structure():
-    """Second moments: exact for trace and structure, and many standard errors apart for the noise."""
-    dist, f = case("tree")
-    law, values = gt.diagnostics.enumerate_traces(dist), gt.diagnostics.enumerate_values(dist)
-
-    def second_moment(log_prob_of, outcomes, probabilities):
-        total = 0.0
-        loss = f(outcomes)
-        for i in range(len(probabilities)):
-            x = dist.log_rates.detach().requires_grad_()
-            (grad,) = torch.autograd.grad(log_prob_of(dist.at(x), i), x)
-            total += probabilities[i] * (loss[i] * grad[dist.racing]).square().sum()
-        return total
-
-    by_trace = second_moment(lambda d, i: d.trace_log_prob(law.outcomes[i]), law.outcomes.value, law.log_prob.exp())
-    by_value = second_moment(lambda d, i: d.log_prob(values.outcomes[i]), values.outcomes, values.log_prob.exp())
-    noise = dist.perturb((200_000,), generator=seeded(3))
-    loss = f(dist.trace(noise).value)
-    score = 1 - (dist.log_rates - noise)[:, dist.racing].exp()  # of a Gumbel
-    by_noise = (loss[:, None] * score).square().sum(-1)
-    assert by_value <= by_trace
-    assert by_trace < by_noise.mean() - 5 * by_noise.std() / len(noise) ** 0.5
-
+from gumtrace.diagnostics import exact_gradient, exact_variance, gradients
 
 ALL = {
     "noise": lambda d: E.NoiseREINFORCE(6),
@@ -281,16 +77,17 @@ def test_gradient_of_the_objective_is_plain_backpropagation():
 
 @pytest.mark.parametrize("name", ["relax", "rebar"])
 def test_training_on_the_variance_lowers_it(name):
-    dist, f = case("tree")
+    """Below that of T-REINFORCE with as many samples, which is c = 0."""
+    dist, f = case("subset")
     estimator = ALL[name](dist) if name == "relax" else E.REBAR(scale=3.0).double()
-    before = gradients(estimator, dist, f, 3000, seeded(5)).var(0).sum()
+    without = exact_variance(dist, f, estimator.samples).trace.sum()
     optimiser = torch.optim.Adam(estimator.parameters(), 0.02)
     for step in range(150):
         optimiser.zero_grad()
-        many = dist.at(dist.log_rates.detach().expand(32, 4, 4))
+        many = dist.at(dist.log_rates.detach().expand(32, *dist.key_shape))
         estimator(many, f, generator=seeded(100 + step)).mean().backward()
         optimiser.step()
-    assert gradients(estimator, dist, f, 3000, seeded(5)).var(0).sum() < 0.9 * before
+    assert gradients(estimator, dist, f, 3000, seeded(5)).var(0).sum() < 0.9 * without
 
 
 def test_variance_gradient_is_that_of_the_squared_norm():

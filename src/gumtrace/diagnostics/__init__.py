@@ -1,4 +1,4 @@
-"""Checks that tests and users both run: exact laws by enumeration, samples against them, and the law of G | T."""
+"""Checks that tests and users both run: exact laws by enumeration, samples against them, G | T, gradients."""
 
 from gumtrace.diagnostics.conditional import ConditionalReport, check_conditional
 from gumtrace.diagnostics.enumeration import Law, enumerate_traces, enumerate_values
@@ -11,10 +11,12 @@ from gumtrace.diagnostics.gradients import (
     gradient_statistics,
     gradients,
 )
+from gumtrace.diagnostics.variance import ExactVariance, exact_variance
 
 __all__ = [
     "BiasReport",
     "ConditionalReport",
+    "ExactVariance",
     "FitReport",
     "GradientStatistics",
     "Law",
@@ -23,6 +25,7 @@ __all__ = [
     "enumerate_traces",
     "enumerate_values",
     "exact_gradient",
+    "exact_variance",
     "goodness_of_fit",
     "gradient_statistics",
     "gradients",

@@ -1,12 +1,16 @@
 """Exact laws of small distributions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
 
 from gumtrace.structures.base import Structure
 from gumtrace.traces.trace import Trace
+
+Objective = Callable[[Tensor], Tensor]  # values (samples, *batch, *event) -> losses (samples, *batch)
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,34 @@ def enumerate_values(dist: Structure) -> Law:
     traces = enumerate_traces(dist)
     assert isinstance(traces.outcomes, Trace)
     values = traces.outcomes.value
-    flat = values.reshape(len(values), -1)
-    _, index = torch.unique(flat, dim=0, return_inverse=True)
-    count = int(index.max()) + 1
-    first = torch.full((count,), len(values)).scatter_reduce(0, index, torch.arange(len(values)), "amin")
+    first, index = group_by_value(values)
     same = index[first][:, None] == index  # (values, traces)
     return Law(values[first], torch.where(same, traces.log_prob, -torch.inf).logsumexp(-1))
+
+
+def group_by_value(values: Tensor) -> tuple[Tensor, Tensor]:
+    """(traces, *event) -> where each different value is first, (values,), and which one each trace has, (traces,)."""
+    _, index = torch.unique(values.reshape(len(values), -1), dim=0, return_inverse=True)
+    count = int(index.max()) + 1
+    place = torch.arange(len(values), device=values.device)
+    first = place.new_full((count,), len(values)).scatter_reduce(0, index, place, "amin")
+    return first, index
+
+
+def enumerate_losses(dist: Structure, objective: Objective) -> list[tuple[Structure, Trace, Tensor]]:
+    """For each item of a batch: the item alone, all its traces, and the loss of each, (traces,) float64.
+
+    The objective sees the whole batch at once, as it does when training: it may treat items differently.
+    """
+    items = [dist.item(index) for index in product(*map(range, dist.batch_shape))]
+    traces = [item.enumerate_traces() for item in items]
+    most = max(len(trace) for trace in traces)
+    values = torch.stack([_fill(trace.value, most) for trace in traces], 1)  # (most, items, *event)
+    values = values.reshape(most, *dist.batch_shape, *dist.event_shape)
+    loss = objective(values).detach().double().reshape(most, -1)
+    return [(item, trace, loss[: len(trace), i]) for i, (item, trace) in enumerate(zip(items, traces, strict=True))]
+
+
+def _fill(value: Tensor, count: int) -> Tensor:
+    """Repeats the first outcome until there are `count`."""
+    return torch.cat([value, value[:1].expand(count - len(value), *value.shape[1:])]) if len(value) < count else value

@@ -4,15 +4,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
 
 import torch
 from torch import Tensor
 
+from gumtrace.diagnostics.enumeration import Objective, enumerate_losses
 from gumtrace.structures.base import Structure
 
 Estimate = Callable[..., Tensor]  # an estimator, or anything called like one
-Objective = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class GradientStatistics:
 
     name: str
     std: float
-    bias: float | None  # of the mean from the exact gradient; None where that is out of reach
+    bias: float | None  # of the mean from the exact gradient, or from the target; None where there is neither
     bias_error: float | None  # what chance alone would give
     calls: float  # structures the objective was asked for, an item and an estimate
     seconds: float  # an estimate of the whole batch
@@ -51,17 +50,9 @@ def exact_gradient(dist: Structure, objective: Objective) -> tuple[Tensor, Tenso
     (0.3333, [0.2222, -0.1111, -0.1111])
     """
     x = dist.log_rates.detach().double().requires_grad_()
-    at_x = dist.at(x)
-    items = [at_x.item(index) for index in product(*map(range, dist.batch_shape))]
-    traces = [item.enumerate_traces() for item in items]
-    most = max(len(trace) for trace in traces)
-    values = torch.stack([_fill(trace.value, most) for trace in traces], 1)  # (most, items, *event)
-    values = values.reshape(most, *dist.batch_shape, *dist.event_shape)
-    loss = objective(values.to(dist.logits.dtype) if values.is_floating_point() else values).detach().double()
-    loss = loss.reshape(most, -1)
-    totals = []
-    for i, (item, trace) in enumerate(zip(items, traces, strict=True)):
-        totals.append((item.trace_log_prob(trace).exp() * loss[: len(trace), i]).sum())
+    totals = [
+        (item.trace_log_prob(trace).exp() * loss).sum() for item, trace, loss in enumerate_losses(dist.at(x), objective)
+    ]
     (grad,) = torch.autograd.grad(torch.stack(totals).sum(), x)
     return torch.stack(totals).detach().reshape(dist.batch_shape), grad
 
@@ -122,6 +113,8 @@ def gradient_statistics(
     *,
     warm_up: int = 0,
     exact: bool = True,
+    target: Tensor | None = None,
+    chunk: int = 250,
     generator: torch.Generator | None = None,
 ) -> list[GradientStatistics]:
     """Standard deviation, bias and cost of each estimator, as rows; `plotting.variance` draws them.
@@ -129,8 +122,11 @@ def gradient_statistics(
     Args:
         warm_up: calls before the measurement, for estimators that learn; their parameters take Adam steps meanwhile.
         exact: enumerate to find the bias; False for distributions too large for that.
+        target: a gradient to find the bias from instead, such as the mean of many unbiased estimates.
+        chunk: estimates that are made at once.
     """
-    target = exact_gradient(dist, objective)[1] if exact else None
+    if exact and target is None:
+        target = exact_gradient(dist, objective)[1]
     rows = []
     for name, estimator in estimators.items():
         counted = _Counted(objective)
@@ -141,7 +137,8 @@ def gradient_statistics(
         seconds = (time.perf_counter() - start) / 3
         calls = counted.calls / 3
         with _frozen(estimator):
-            grads = gradients(estimator, dist, objective, replicates, generator).double()
+            sizes = [min(chunk, replicates - done) for done in range(0, replicates, chunk)]
+            grads = torch.cat([gradients(estimator, dist, objective, size, generator) for size in sizes]).double()
         alive = dist.racing.expand(grads.shape[1:])
         std = grads.std(0)[alive].square().mean().sqrt().item()
         bias = error = None
@@ -179,15 +176,10 @@ class _Counted:
 def _warm_up(estimator: Estimate, dist: Structure, objective: Objective, steps: int, generator) -> None:
     parameters = list(estimator.parameters()) if isinstance(estimator, torch.nn.Module) else []
     parameters = [p for p in parameters if p.requires_grad]
-    optimiser = torch.optim.Adam(parameters, 0.02) if parameters else None
+    optimiser = torch.optim.Adam(parameters, 0.01) if parameters else None
     for _ in range(steps):
         if optimiser is not None:
             optimiser.zero_grad()
         estimator(dist.at(dist.log_rates.detach().requires_grad_()), objective, generator=generator).mean().backward()
         if optimiser is not None:
             optimiser.step()
-
-
-def _fill(value: Tensor, count: int) -> Tensor:
-    """Repeats the first outcome until there are `count`."""
-    return torch.cat([value, value[:1].expand(count - len(value), *value.shape[1:])]) if len(value) < count else value

@@ -13,15 +13,19 @@ from torch import Tensor, nn
 
 from gumtrace.estimators.base import Estimator, Objective, advantage
 from gumtrace.estimators.surrogates import PairwiseSurrogate
+from gumtrace.structures.arborescence import Arborescence
 from gumtrace.structures.base import Structure
+from gumtrace.structures.spanning_tree import SpanningTree
 
 
 class SurrogateREINFORCE(Estimator):
     """T-REINFORCE on what a learned function of the structure leaves over; its own gradient from many extra structures.
 
     Args:
-        surrogate: c, with `c(x, context)` and `c.fit(x, loss, context)` for x (*S, entries); `PairwiseSurrogate` by
-            default. Entries are the value, flattened (an order or a list of parents as one-hot rows).
+        surrogate: c, with `c(x, context)` and `c.fit(x, loss, context, generator)` for x (*S, entries);
+            `PairwiseSurrogate` by default. Entries are the value, flattened: n² of them or, where the others say
+            nothing, n (n - 1) / 2 for a spanning tree and (n - 1)² for an arborescence. An order or a list of parents
+            becomes n (n + 1), one-hot.
         samples: K, runs that are evaluated.
         extra: M, runs that are not.
 
@@ -56,7 +60,7 @@ class SurrogateREINFORCE(Estimator):
         evaluated = (advantage(left, self.samples > 1) * dist.trace_log_prob(trace)).mean(0)
         unevaluated = (advantage(cheap, True) * dist.trace_log_prob(more)).mean(0)
         if self.training:
-            self.fitted.fit(entries, loss.detach(), context)
+            self.fitted.fit(entries, loss.detach(), context, generator)
         return loss, evaluated + unevaluated
 
     def extra_repr(self) -> str:
@@ -64,12 +68,22 @@ class SurrogateREINFORCE(Estimator):
 
 
 def _entries(dist: Structure, value: Tensor) -> Tensor:
-    """(*S, *event) -> (*S, entries) of the dtype of the log-rates, without those that are always zero or said twice."""
+    """(*S, *event) -> (*S, entries) of the dtype of the log-rates: the same entries whatever this batch masks."""
     if not value.is_floating_point():  # keys or parents: names, not numbers
         value = torch.nn.functional.one_hot(value.clamp(min=-1) + 1, value.shape[-1] + 1).flatten(-2)
-    elif dist.event_shape == dist.key_shape:
-        racing = dist.racing.reshape(-1, dist.key_shape.numel()).any(0)
-        value = value.flatten(-len(dist.event_shape))[..., racing]
     else:
         value = value.flatten(-len(dist.event_shape))
+        if (edges := _edges(dist)) is not None:
+            value = value[..., edges.flatten()]
     return value.to(dist.log_rates.dtype)
+
+
+def _edges(dist: Structure) -> Tensor | None:
+    """Which entries of an adjacency matrix are not always zero, nor said twice, (n, n); None for other values."""
+    if isinstance(dist, Arborescence):
+        edges = ~torch.eye(dist.key_shape[-1], dtype=torch.bool, device=dist.logits.device)
+        edges[:, dist.root] = False
+        return edges
+    if isinstance(dist, SpanningTree) and not dist.is_sparse:
+        return torch.ones(dist.key_shape, dtype=torch.bool, device=dist.logits.device).triu(1)
+    return None

@@ -1,66 +1,163 @@
-"""Cheap functions c(X) of a structure, fitted to the objective as training goes along."""
+"""Cheap functions c(X) of a structure, fitted to the objective as training goes along.
+
+All they learn is kept in buffers: it goes with `state_dict()`, `.to(device)` and copies of the estimator.
+"""
 
 import torch
 from torch import Tensor, nn
 
+_MOST_FEATURES = 8192  # half a gigabyte of normal equations, and seconds to solve them
+_ROWS = 1024  # whose features are written down at a time
 
-class LinearSurrogate(nn.Module):
+
+class _Surrogate(nn.Module):
+    """Buffers whose sizes the data decide: loading a state brings its own sizes along."""
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):  # type: ignore[override]
+        for name, buffer in self.named_buffers(recurse=False):
+            if prefix + name in state_dict:
+                setattr(self, name, buffer.new_empty(state_dict[prefix + name].shape))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class LinearSurrogate(_Surrogate):
     """c(X) = w·φ(X), by ridge regression on all losses seen, older ones counting less.
 
     φ is a one and the entries of the structure; `PairwiseSurrogate` adds their products.
 
+    The normal equations are solved again when the losses that wait for it are a quarter of those before, or a third as
+    many as the features: solving then costs no more than adding up the equations does.
+
     Args:
-        ridge: how strongly w is held at zero.
-        forget: weight of an iteration's losses relative to the next one's; 1 if the objective does not change.
+        ridge: how strongly w is held at zero, in losses: 1 is safe while there are fewer losses than features, and
+            little next to many.
+        forget: weight of a call's losses relative to the next one's; 1 if the objective does not change.
     """
 
-    def __init__(self, ridge: float = 1e-3, forget: float = 0.99):
+    weight: Tensor  # (features,)
+    gram: Tensor  # (features, features)
+    moment: Tensor  # (features,)
+    waiting: Tensor  # (rows, entries): not in the normal equations yet
+    waiting_loss: Tensor  # (rows,)
+    waiting_weight: Tensor  # (rows,), oldest first
+
+    def __init__(self, ridge: float = 1.0, forget: float = 0.99):
         super().__init__()
+        if not (ridge > 0 and 0 < forget <= 1):
+            raise ValueError(f"{type(self).__name__}: needs ridge > 0 and 0 < forget <= 1, got {ridge} and {forget}")
         self.ridge, self.forget = ridge, forget
-        self.weight: Tensor | None = None
-        self.gram: Tensor | None = None
-        self.moment: Tensor | None = None
+        for name in ("weight", "moment", "waiting_loss", "waiting_weight"):
+            self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
+        for name in ("gram", "waiting"):
+            self.register_buffer(name, torch.zeros(0, 0, dtype=torch.float64))
 
     def features(self, x: Tensor) -> Tensor:
-        """(*S, entries) -> (*S, features)."""
+        """(*S, entries) -> (*S, features), the first of them 1."""
         return torch.cat([torch.ones_like(x[..., :1]), x], -1)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        if self.weight is None:
+        if not len(self.weight):
             return x.new_zeros(x.shape[:-1])
-        return self.features(x) @ self.weight.to(x.dtype)
+        return self.predict(x, self.weight.to(x.dtype))
+
+    def predict(self, x: Tensor, weight: Tensor) -> Tensor:
+        """w·φ(X), (*S,)."""
+        return weight[0] + x @ weight[1:]
 
     @torch.no_grad()
-    def fit(self, x: Tensor, loss: Tensor, context: Tensor | None = None) -> None:
-        """Take these losses into account from the next call on."""
-        features = self.features(x).flatten(0, -2).double()  # (rows, features)
-        if self.gram is None or self.moment is None:
-            size = features.shape[-1]
-            self.gram, self.moment = features.new_zeros(size, size), features.new_zeros(size)
-        self.gram = self.forget * self.gram + features.mT @ features
-        self.moment = self.forget * self.moment + features.mT @ loss.flatten().double()
-        ridge = self.ridge * torch.eye(len(self.gram), dtype=self.gram.dtype, device=self.gram.device)
-        self.weight = torch.linalg.solve(self.gram + ridge, self.moment)
+    def fit(
+        self, x: Tensor, loss: Tensor, context: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> None:
+        """Take these losses into account, if not at the next call then soon."""
+        x, loss = x.flatten(0, -2).double(), loss.flatten().double()
+        if not len(self.gram):
+            self._start(x)
+        self.waiting = torch.cat([self.waiting, x])
+        self.waiting_loss = torch.cat([self.waiting_loss, loss])
+        self.waiting_weight = torch.cat([self.forget * self.waiting_weight, torch.ones_like(loss)])
+        if len(self.waiting) >= min(self.gram[0, 0] / 4, len(self.gram) / 3):
+            self._add_waiting()
+            self._solve()
+
+    def _start(self, x: Tensor) -> None:
+        size = self.features(x[:1]).shape[-1]
+        self.gram, self.moment = x.new_zeros(size, size), x.new_zeros(size)
+        self.waiting, self.waiting_loss, self.waiting_weight = x[:0], x.new_zeros(0), x.new_zeros(0)
+
+    def _add_waiting(self) -> None:
+        """Into the normal equations, as if each call had been added when it came."""
+        decay = self.forget * self.waiting_weight[0]
+        self.gram, self.moment = decay * self.gram, decay * self.moment
+        rows = (self.waiting, self.waiting_loss, self.waiting_weight)
+        for x, loss, weight in zip(*(t.split(_ROWS) for t in rows), strict=True):
+            features = self.features(x)  # (rows, features)
+            weighted = features.mT * weight
+            self.gram.addmm_(weighted, features)
+            self.moment.addmv_(weighted, loss)
+        self.waiting, self.waiting_loss, self.waiting_weight = (t[:0].clone() for t in rows)
+
+    def _solve(self) -> None:
+        """Features that never occurred have weight zero: they need not be solved for."""
+        occurred = self.gram.diagonal().nonzero().squeeze(-1)
+        system = self.gram[occurred[:, None], occurred]
+        system.diagonal().add_(self.ridge)
+        solved = torch.cholesky_solve(self.moment[occurred, None], torch.linalg.cholesky(system))
+        self.weight = torch.zeros_like(self.moment).index_copy_(0, occurred, solved[:, 0])
+
+    def _apply(self, fn, recurse=True):
+        """Moves with the estimator to its device; the normal equations need float64 all the same."""
+        before = dict(self.named_buffers(recurse=False))
+        super()._apply(fn, recurse)
+        for name, buffer in before.items():
+            setattr(self, name, buffer.to(getattr(self, name).device))
+        return self
 
 
 class PairwiseSurrogate(LinearSurrogate):
     """Products of entries too: right for objectives that are quadratic in the structure."""
 
     def features(self, x: Tensor) -> Tensor:
-        size = x.shape[-1]
-        i, j = torch.triu_indices(size, size, 1, device=x.device)
+        i, j = _pairs(x)
         return torch.cat([super().features(x), x[..., i] * x[..., j]], -1)
 
+    def predict(self, x: Tensor, weight: Tensor) -> Tensor:
+        """As a quadratic form: there are too many products to write them down for many structures."""
+        size = x.shape[-1]
+        i, j = _pairs(x)
+        form = x.new_zeros(size, size)
+        form[i, j] = weight[size + 1 :]
+        return super().predict(x, weight[: size + 1]) + (x @ form * x).sum(-1)
 
-class MLPSurrogate(nn.Module):
+    def _start(self, x: Tensor) -> None:
+        size = x.shape[-1]
+        features = 1 + size + size * (size - 1) // 2
+        if features > _MOST_FEATURES:
+            raise ValueError(
+                f"PairwiseSurrogate: {size} entries make {features:,} features, more than the {_MOST_FEATURES:,} that "
+                "are solved for; take LinearSurrogate or MLPSurrogate"
+            )
+        super()._start(x)
+
+
+def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
+    i, j = torch.triu_indices(x.shape[-1], x.shape[-1], 1, device=x.device)
+    return i, j
+
+
+class MLPSurrogate(_Surrogate):
     """A perceptron on the structure and the context, trained by its own optimiser on recent losses.
 
     Args:
-        size: entries of the structure.
+        size: entries of the structure, see `SurrogateREINFORCE`.
         context: features of the context.
         memory: how many losses it is trained on.
         steps: optimiser steps at each call.
     """
+
+    seen: Tensor  # (rows, inputs)
+    losses: Tensor  # (rows,)
+    centre: Tensor
+    spread: Tensor
 
     def __init__(
         self, size: int, hidden: int = 64, context: int = 0, *, lr: float = 3e-3, memory: int = 4096, steps: int = 4
@@ -70,10 +167,10 @@ class MLPSurrogate(nn.Module):
             nn.Linear(size + context, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(), nn.Linear(hidden, 1)
         )
         self.requires_grad_(False)  # its own optimiser trains it: a training loop's must not
+        self.lr, self.memory, self.steps = lr, memory, steps
         self.optimiser = torch.optim.Adam(self.net.parameters(), lr)
-        self.memory, self.steps = memory, steps
-        self.seen: Tensor | None = None  # (rows, inputs)
-        self.losses: Tensor | None = None
+        self.register_buffer("seen", torch.zeros(0, size + context))
+        self.register_buffer("losses", torch.zeros(0))
         self.register_buffer("centre", torch.zeros(()))
         self.register_buffer("spread", torch.ones(()))
 
@@ -81,22 +178,35 @@ class MLPSurrogate(nn.Module):
         inputs = _with_context(x, context).to(self.centre.dtype)
         return (self.net(inputs).squeeze(-1) * self.spread + self.centre).to(x.dtype)
 
-    def fit(self, x: Tensor, loss: Tensor, context: Tensor | None = None) -> None:
+    def fit(
+        self, x: Tensor, loss: Tensor, context: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> None:
+        """Take these losses into account from the next call on."""
         inputs = _with_context(x, context).flatten(0, -2).to(self.centre.dtype)
-        loss = loss.flatten().to(self.centre.dtype)
-        self.seen = inputs if self.seen is None else torch.cat([self.seen, inputs])[-self.memory :]
-        self.losses = loss if self.losses is None else torch.cat([self.losses, loss])[-self.memory :]
+        self.seen = torch.cat([self.seen, inputs])[-self.memory :]
+        self.losses = torch.cat([self.losses, loss.flatten().to(self.centre.dtype)])[-self.memory :]
         self.centre = self.losses.mean()
         self.spread = self.losses.std(correction=0).clamp(min=1e-6)
         with torch.enable_grad():
             self.net.requires_grad_(True)
             for _ in range(self.steps):
-                rows = torch.randint(len(self.seen), (min(256, len(self.seen)),), device=self.seen.device)
+                rows = _draw(len(self.seen), self.seen.device, generator)
                 error = self.net(self.seen[rows]).squeeze(-1) - (self.losses[rows] - self.centre) / self.spread
                 self.optimiser.zero_grad()
                 error.square().mean().backward()
                 self.optimiser.step()
             self.net.requires_grad_(False)
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self.optimiser = torch.optim.Adam(self.net.parameters(), self.lr)  # its moments would stay behind
+        return self
+
+
+def _draw(rows: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
+    """Up to 256 of the rows."""
+    where = device if generator is None else generator.device
+    return torch.randint(rows, (min(256, rows),), generator=generator, device=where).to(device)
 
 
 def _with_context(x: Tensor, context: Tensor | None) -> Tensor:

@@ -86,7 +86,9 @@ def applicable(p: Problem, samples: int = 8) -> dict[str, Callable[[], estimator
     if p.name not in ("arborescence",):
         found["X-REINFORCE+"] = lambda: estimators.StructureREINFORCE(samples)
     found["RELAX"] = lambda: estimators.RELAX(critic(), samples)
-    found["Surrogate"] = lambda: estimators.SurrogateREINFORCE(samples=samples, extra=512)
+    # a binary tree's parents have too many pairs to solve for
+    surrogate = estimators.LinearSurrogate if p.name == "binary" else estimators.PairwiseSurrogate
+    found["Surrogate"] = lambda: estimators.SurrogateREINFORCE(surrogate(forget=1.0), samples, extra=512)
     if p.name != "binary" and p.smooth:
         third = max(samples // 3, 1)  # REBAR evaluates the objective three times a sample
         found["REBAR"] = lambda: estimators.REBAR(samples=third)

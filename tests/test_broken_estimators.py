@@ -1,0 +1,87 @@
+"""check_unbiased finds what is wrong: broken copies of each unbiased estimator fail it where the original passes."""
+
+import broken
+import pytest
+import torch
+from common import FALSE_ALARM, seeded
+from unbiased import DISTS, case, critic_for, fitted, p_value, unbiased
+
+from gumtrace import estimators as E
+from gumtrace.diagnostics import gradients
+
+
+def frozen(estimator):
+    return estimator.double().requires_grad_(False)
+
+
+def learnt(estimator):
+    """With the c of a surrogate that was trained for a while and is fixed."""
+    estimator.fitted = fitted("pairwise", "subset", 4).fitted
+    return estimator.eval()
+
+
+def critic():
+    return critic_for(case("subset")[0])
+
+
+ORIGINALS = {
+    "noise": ("tree", lambda: E.NoiseREINFORCE(2)),
+    "trace": ("tree", lambda: E.TraceREINFORCE(2)),
+    "structure": ("subset", lambda: E.StructureREINFORCE(2)),
+    "relax": ("subset", lambda: frozen(E.RELAX(critic(), 2))),
+    "rebar": ("subset", lambda: frozen(E.REBAR(samples=2, temperature=0.7, scale=1.5))),
+    "surrogate": ("subset", lambda: learnt(E.SurrogateREINFORCE(None, 2, extra=4))),
+    "surrogate that learns": ("subset", lambda: E.SurrogateREINFORCE(broken.EachItsOwn(), 2, extra=4)),
+}
+COPIES = {
+    "noise": lambda fault: broken.FaultyNoise(fault, 2),
+    "trace": lambda fault: broken.FaultyTrace(fault, 2),
+    "structure": lambda fault: broken.FaultyStructure(fault, 2),
+    "relax": lambda fault: frozen(broken.FaultyRELAX(fault, critic(), 2)),
+    "rebar": lambda fault: frozen(broken.FaultyREBAR(fault, samples=2, temperature=0.7, scale=1.5)),
+    "surrogate": lambda fault: learnt(broken.FaultySurrogate(fault, None, 2, extra=4)),
+    "surrogate that learns": lambda fault: broken.FaultySurrogate(fault, broken.EachItsOwn(), 2, extra=4),
+}
+FAULTS = {
+    "noise": ["own baseline", "not detached", "other noise"],
+    "trace": ["own baseline", "scale", "other trace"],
+    "structure": ["own baseline", "one order", "other structure"],
+    "relax": ["own baseline", "no conditional noise", "no noise", "shift", "other trace"],
+    "rebar": ["own baseline", "no conditional noise", "no noise", "shift", "other trace", "scale in the weight only"],
+    "surrogate": ["own baseline", "no extra term", "sign of the extra term", "own baseline of the extra term"],
+    "surrogate that learns": ["fits first"],
+}
+REPLICATES = {"structure": 10_000, "relax": 10_000, "rebar": 10_000}
+
+
+def p_of(estimator, kind):
+    return p_value(estimator, ORIGINALS[kind][0], REPLICATES.get(kind, 20_000))
+
+
+@pytest.mark.parametrize("kind", ORIGINALS)
+def test_the_original_passes(kind):
+    assert p_of(ORIGINALS[kind][1](), kind) > FALSE_ALARM
+
+
+@pytest.mark.parametrize(("kind", "fault"), [(kind, fault) for kind in FAULTS for fault in FAULTS[kind]])
+def test_a_broken_copy_fails(kind, fault):
+    """With the settings, replicates and seed with which the original passes."""
+    assert p_of(COPIES[kind](fault), kind) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("name", DISTS)
+def test_a_wrong_derivative_of_the_conditional_noise_is_found(name):
+    """For each structure, with no more runs than `test_relax` makes."""
+    faulty = frozen(broken.FaultyRELAX("shift", critic_for(case(name)[0]), 2))
+    assert not unbiased(faulty, name, 8000)
+
+
+@pytest.mark.parametrize("kind", ORIGINALS)
+def test_without_its_fault_a_copy_is_the_original(kind):
+    """Twice, for those that learn."""
+    name, original = ORIGINALS[kind]
+    dist, f = case(name)
+    estimators = original(), COPIES[kind](None)
+    for seed in range(2):
+        one, other = (gradients(estimator, dist, f, 50, seeded(seed)) for estimator in estimators)
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)

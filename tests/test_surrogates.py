@@ -1,0 +1,175 @@
+"""Surrogates: ridge regression that is solved only now and then, and states that survive saving and moving."""
+
+import copy
+
+import pytest
+import torch
+from common import seeded
+
+import gumtrace as gt
+from gumtrace import estimators as E
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+KINDS = {"linear": E.LinearSurrogate, "pairwise": E.PairwiseSurrogate, "mlp": lambda: E.MLPSurrogate(5)}
+RIDGE = pytest.mark.parametrize("kind", ["linear", "pairwise"])
+
+
+def rows(count, generator, size=5):
+    """Entries 0/1, of which the last is always 0: with it go all its pairs."""
+    x = torch.randint(2, (count, size), generator=generator).double()
+    x[:, -1] = 0
+    return x, torch.randn(count, generator=generator, dtype=torch.float64)
+
+
+def fitted(kind, calls=20, seed=3):
+    generator = seeded(seed)
+    torch.manual_seed(seed)
+    surrogate = KINDS[kind]()
+    for _ in range(calls):
+        surrogate.fit(*rows(4, generator), generator=generator)
+    return surrogate
+
+
+def direct(surrogate, calls):
+    """Ridge regression on all calls at once, each weighted by its age."""
+    gram, moment = 0.0, 0.0
+    for age, (x, loss) in enumerate(reversed(calls)):
+        features, weight = surrogate.features(x), surrogate.forget**age
+        gram, moment = gram + weight * features.mT @ features, moment + weight * features.mT @ loss
+    return torch.linalg.solve(gram + surrogate.ridge * torch.eye(len(gram), dtype=gram.dtype), moment)
+
+
+@pytest.mark.parametrize("forget", [1.0, 0.9])
+@RIDGE
+def test_solution_is_that_of_all_losses_at_once(kind, forget):
+    surrogate = KINDS[kind](ridge=0.3, forget=forget)
+    generator, calls, solved = seeded(1), [], 0
+    for call in range(60):
+        calls.append(rows(1 + call % 3, generator))
+        surrogate.fit(*calls[-1])
+        if len(surrogate.waiting) == 0:
+            torch.testing.assert_close(surrogate.weight, direct(surrogate, calls), atol=1e-9, rtol=1e-9)
+            solved += 1
+    assert solved > 10
+
+
+def test_large_systems_are_rarely_solved(monkeypatch):
+    solved = []
+    solve = E.PairwiseSurrogate._solve
+    monkeypatch.setattr(E.PairwiseSurrogate, "_solve", lambda self: (solved.append(1), solve(self)))
+    surrogate, generator = E.PairwiseSurrogate(forget=1.0), seeded(1)
+    for _ in range(200):
+        surrogate.fit(*rows(4, generator, size=30))  # 466 features
+    assert len(solved) < 30
+    assert len(surrogate.waiting) < 466 / 3
+
+
+@RIDGE
+def test_prediction_is_the_weighted_sum_of_the_features(kind):
+    surrogate = fitted(kind)
+    x = rows(7, seeded(5))[0].reshape(7, 1, 5).expand(7, 2, 5)
+    torch.testing.assert_close(surrogate(x), surrogate.features(x) @ surrogate.weight)
+    assert surrogate(x.float()).dtype == torch.float32
+
+
+def test_entries_and_pairs_that_never_occur_weigh_nothing():
+    surrogate = fitted("pairwise")
+    assert (surrogate.weight[surrogate.gram.diagonal() == 0] == 0).all()
+    assert (surrogate.gram.diagonal() == 0).sum() == 5  # the last entry, and its four pairs
+
+
+def test_many_rows_in_one_call():
+    """More than are written down at a time."""
+    surrogate, call = E.PairwiseSurrogate(), rows(2500, seeded(1))
+    surrogate.fit(*call)
+    torch.testing.assert_close(surrogate.weight, direct(surrogate, [call]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_survives_saving(kind, tmp_path):
+    estimator = E.SurrogateREINFORCE(fitted(kind, calls=22), samples=2, extra=4)
+    torch.save(estimator.state_dict(), tmp_path / "state.pt")
+    torch.manual_seed(9)
+    other = E.SurrogateREINFORCE(KINDS[kind](), samples=2, extra=4)
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert other.state_dict().keys() == estimator.state_dict().keys()
+    for name, value in estimator.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[name], value, rtol=0, atol=0)
+    x, loss = rows(40, seeded(6))
+    torch.testing.assert_close(other.fitted(x), estimator.fitted(x), rtol=0, atol=0)
+    if kind != "mlp":  # whose optimiser begins afresh
+        for surrogate in (estimator.fitted, other.fitted):
+            surrogate.fit(x, loss)
+        torch.testing.assert_close(other.fitted(x), estimator.fitted(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fresh_state_can_be_loaded_over_a_fitted_one(kind):
+    surrogate = fitted(kind)
+    surrogate.load_state_dict(KINDS[kind]().state_dict())
+    surrogate.fit(*rows(4, seeded(1)))
+    assert surrogate(rows(3, seeded(2))[0]).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("change", [torch.nn.Module.double, torch.nn.Module.float, copy.deepcopy], ids=str)
+def test_learning_goes_on_after_a_change(kind, change):
+    estimator = E.SurrogateREINFORCE(fitted(kind), samples=4, extra=8)
+    x, loss = rows(40, seeded(6))
+    before = estimator.fitted(x)
+    changed = change(estimator)
+    torch.testing.assert_close(changed.fitted(x), before, atol=1e-5, rtol=1e-5)
+    changed.fitted.fit(x, loss)
+    assert (changed.fitted(x) != before).any()
+
+
+@RIDGE
+def test_normal_equations_stay_in_double_precision(kind):
+    surrogate = fitted(kind)
+    before = surrogate.gram.clone()
+    torch.testing.assert_close(surrogate.half().gram, before, rtol=0, atol=0)
+
+
+def test_perceptron_draws_from_the_generator():
+    x = rows(3, seeded(8))[0]
+    torch.testing.assert_close(fitted("mlp")(x), fitted("mlp")(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["linear", "pairwise", "mlp"])
+@pytest.mark.parametrize("structure", [gt.SpanningTree, gt.Arborescence, gt.Matching, gt.BinaryTree])
+def test_batches_of_different_lengths_have_the_same_entries(structure, kind):
+    logits = torch.zeros(2, 4) if structure is gt.BinaryTree else torch.zeros(2, 4, 4)
+    size = {gt.SpanningTree: 6, gt.Arborescence: 9, gt.Matching: 16, gt.BinaryTree: 20}[structure]
+    surrogate = E.MLPSurrogate(size) if kind == "mlp" else KINDS[kind]()
+    estimator = E.SurrogateREINFORCE(surrogate, samples=2, extra=4)
+    for lengths in ([2, 3], [3, 4], [2, 2]):
+        dist = structure(logits, lengths=torch.tensor(lengths))
+        estimator(dist, lambda x: (x == 1).double().flatten(2).sum(-1), generator=seeded(1))
+
+
+@pytest.mark.parametrize(("kind", "most"), [("pairwise", 0.3), ("mlp", 0.5)])
+def test_what_is_left_over_of_an_objective_is_small(kind, most):
+    """Pairs predict a quadratic of a subset, a perceptron nearly: less than this share of its spread remains."""
+    dist = gt.Subset(torch.zeros(8), 3)
+    target = torch.randn(4, 8, generator=seeded(2))
+    f = lambda x: (x @ target.T - 1).square().mean(-1)  # noqa: E731
+    torch.manual_seed(0)
+    surrogate = E.MLPSurrogate(8) if kind == "mlp" else E.PairwiseSurrogate()
+    estimator = E.SurrogateREINFORCE(surrogate, samples=8, extra=8)
+    for step in range(100):
+        estimator(dist, f, generator=seeded(step))
+    x = dist.sample((1000,), generator=seeded(200))
+    assert (f(x) - surrogate(x)).std() < most * f(x).std()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: E.PairwiseSurrogate().fit(torch.zeros(2, 200), torch.zeros(2)), "20,101 features"),
+        (lambda: E.LinearSurrogate(ridge=0.0), "ridge > 0"),
+        (lambda: E.PairwiseSurrogate(forget=1.5), "PairwiseSurrogate: needs"),
+    ],
+)
+def test_bad_use_is_told(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
