@@ -55,7 +55,7 @@ REPLICATES = {"structure": 10_000, "relax": 10_000, "rebar": 10_000}
 
 
 def p_of(estimator, kind):
-    return p_value(estimator, ORIGINALS[kind][0], REPLICATES.get(kind, 20_000))
+    return p_value(estimator, ORIGINALS[kind][0], REPLICATES.get(kind, 20_000), learn=True)
 
 
 @pytest.mark.parametrize("kind", ORIGINALS)

@@ -1,5 +1,7 @@
 """Entropies and divergences: closed forms and estimates against enumeration."""
 
+import math
+
 import pytest
 import torch
 from common import FALSE_ALARM, name_only, rebuild, seeded, structures
@@ -63,6 +65,85 @@ def test_a_key_that_cannot_race_under_q_is_infinite():
     assert divergences.noise_kl(q, p) == 0
 
 
-def test_unlike_distributions_are_refused():
-    with pytest.raises(ValueError, match="one kind"):
-        divergences.noise_kl(gt.Subset(torch.zeros(3), 1), gt.Permutation(torch.zeros(3)))
+ONE = torch.tensor([[True, False], [False, False]])
+SOME = torch.tensor([True, True, True, False])
+
+
+@pytest.mark.parametrize(
+    ("build", "here", "there"),
+    [
+        (lambda x, mask: gt.Subset(x, 2, mask=mask), None, SOME),
+        (lambda x, mask: gt.Permutation(x, mask=mask), None, SOME),
+        (lambda x, mask: gt.Permutation(x, mask=mask), SOME, None),  # q goes on where p is done
+        (lambda x, mask: gt.BinaryTree(x, mask=mask), SOME, None),
+        (lambda x, mask: gt.Matching(x.reshape(2, 2), mask=mask), None, ONE),
+        (lambda x, mask: gt.Matching(x.reshape(2, 2), mask=mask), ONE, None),
+    ],
+)
+def test_a_run_that_q_cannot_make_is_infinite(build, here, there):
+    """And has gradient 0; with the samples of one call infinite and finite."""
+    x, y = (torch.zeros(4, requires_grad=True) for _ in range(2))
+    for kl in (lambda p, q: divergences.trace_kl(p, q, 50), divergences.exact_kl):
+        kl = kl(build(x, here), build(y, there))
+        assert kl == torch.inf
+        for grad in torch.autograd.grad(kl, (x, y)):
+            assert (grad == 0).all()
+
+
+def test_an_item_that_is_infinite_leaves_the_others_alone():
+    x = torch.zeros(2, 4, requires_grad=True)
+    q = gt.Subset(torch.randn(2, 4, generator=seeded()), 2, mask=torch.stack([SOME, SOME | True]))
+    kl = divergences.trace_kl(gt.Subset(x, 2), q, 50, generator=seeded(1))
+    kl.sum().backward()
+    assert kl[0] == torch.inf
+    assert kl[1].isfinite()
+    assert (x.grad[0] == 0).all()
+    assert x.grad[1].abs().sum() > 0
+
+
+def test_keys_that_race_under_q_alone_are_not_infinite():
+    p, q = (gt.Subset(torch.zeros(4, dtype=torch.float64), 2, mask=mask) for mask in (SOME, None))
+    assert divergences.trace_kl(p, q).item() == pytest.approx(divergences.exact_kl(p, q).item())
+    assert divergences.exact_kl(p, q).item() == pytest.approx(math.log(2))  # 1/3 · 1/2 against 1/4 · 1/3
+
+
+EDGES = torch.tensor([[0, 1, 2], [1, 2, 0]])
+Z = torch.zeros
+
+
+@pytest.mark.parametrize(
+    ("p", "q", "message"),
+    [
+        (lambda: gt.Subset(Z(3), 1), lambda: gt.Permutation(Z(3)), "one kind"),
+        (lambda: gt.Subset(Z(3), 1), lambda: gt.Subset(Z(4), 1), "one kind"),
+        (lambda: gt.Subset(Z(3), 1), lambda: gt.Subset(Z(3), 2), "same k, got 1 and 2"),
+        (lambda: gt.Subset(Z(2, 3), torch.tensor([1, 2])), lambda: gt.Subset(Z(3), 2), "same k"),
+        (lambda: gt.SpanningTree(Z(3, 3)), lambda: gt.SpanningTree(Z(3, 3), 2), "same components"),
+        (lambda: gt.Arborescence(Z(3, 3)), lambda: gt.Arborescence(Z(3, 3), 1), "same root"),
+        (lambda: gt.BinaryTree(Z(3)), lambda: gt.BinaryTree(Z(3), lengths=2), "same lengths, got 3 and 2"),
+        (
+            lambda: gt.SpanningTree.from_edges(Z(3), EDGES, 3),
+            lambda: gt.SpanningTree.from_edges(Z(3), EDGES.flip(1), 3),
+            "same graph",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kl", [divergences.noise_kl, divergences.trace_kl, divergences.exact_kl])
+def test_unlike_distributions_are_refused(kl, p, q, message):
+    with pytest.raises(ValueError, match=message):
+        kl(p(), q())
+
+
+def test_one_prior_serves_a_whole_batch():
+    p, q = gt.Subset(Z(5, 4), torch.full((5,), 2)), gt.Subset(Z(4), 2)
+    assert (divergences.noise_kl(p, q) == 0).all()
+    assert divergences.trace_kl(p, q).shape == (5,)
+
+
+@pytest.mark.parametrize(("samples", "error"), [(0, ValueError), (2.5, TypeError)])
+def test_numbers_of_samples_are_checked(samples, error):
+    d = gt.Permutation(Z(3))
+    with pytest.raises(error, match="trace_kl: samples"):
+        divergences.trace_kl(d, d, samples)
+    with pytest.raises(error, match="trace_entropy: samples"):
+        divergences.trace_entropy(d, samples)

@@ -67,6 +67,41 @@ def test_objectives_need_not_be_differentiable(name):
     assert dist.logits.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("name", ["noise", "trace", "structure", "relax", "surrogate"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float16])
+def test_losses_may_be_counts(name, dtype):
+    dist = gt.SpanningTree(torch.zeros(4, 4, dtype=torch.float64, requires_grad=True))
+    drawn = []
+    for t in (dtype, torch.float64):
+        drawn.append(ALL[name](dist)(dist, lambda x, t=t: x[..., 0, 1].to(t), generator=seeded(1)))
+    assert drawn[0].dtype == torch.float64
+    for loss in drawn:
+        loss.backward()
+    torch.testing.assert_close(drawn[0], drawn[1])
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", ALL)
+def test_without_gradients_there_is_only_the_mean(name, off):
+    """For as many structures as there are samples; nothing is learnt."""
+    dist = gt.SpanningTree(torch.zeros(3, 4, 4, dtype=torch.float64, requires_grad=True))
+    estimator = ALL[name](dist)
+    losses = []
+
+    def f(x):
+        losses.append(x[..., 0, 1])
+        return losses[-1]
+
+    before = [value.clone() for value in estimator.state_dict().values()]
+    with off():
+        loss = estimator(dist, f, generator=seeded(1))
+    assert not loss.requires_grad
+    assert len(losses) == 1
+    assert losses[0].shape == (estimator.samples, 3)
+    torch.testing.assert_close(loss, losses[0].mean(0))
+    torch.testing.assert_close(list(estimator.state_dict().values()), before)
+
+
 def test_gradient_of_the_objective_is_plain_backpropagation():
     scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
     dist = gt.Subset(torch.zeros(5, dtype=torch.float64), 2)
@@ -107,6 +142,29 @@ def test_variance_gradient_is_that_of_the_squared_norm():
         p.data.add_(1e-5)
         up, down = values
         assert p.grad.item() == pytest.approx(((up - down) / 2e-5).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["relax", "rebar"])
+def test_variance_is_lowered_whatever_the_sign_of_the_loss(name):
+    """A reward is maximised by -loss; the estimator's variance is not."""
+    grads = []
+    for sign in (1, -1):
+        logits = torch.zeros(2, 4, 4, dtype=torch.float64, requires_grad=True)
+        dist = gt.SpanningTree(logits)
+        estimator = ALL[name](dist)
+        loss = estimator(dist, lambda x: x[..., 0, 1].square() + x[..., 1, 2], generator=seeded(1))
+        (sign * loss).mean().backward()
+        grads.append((logits.grad, [p.grad for p in estimator.parameters()]))
+    (up, tuned), (down, tuned_too) = grads
+    torch.testing.assert_close(up, -down)
+    torch.testing.assert_close(tuned, tuned_too)
+    assert any(grad.abs().sum() > 0 for grad in tuned)
+
+
+def test_rebar_starts_at_a_scale_that_makes_up_for_a_missing_baseline():
+    assert E.REBAR().scale.item() == pytest.approx(1.3)
+    assert E.REBAR(samples=2).scale.item() == 1
+    assert E.REBAR(samples=2, leave_one_out=False, scale=0.5).scale.item() == 0.5
 
 
 def test_control_variate_does_not_leak_into_the_model():
@@ -181,6 +239,19 @@ def test_context_reaches_critics_and_surrogates():
             "matrix=True",
         ),
         (lambda d: E.SurrogateREINFORCE(extra=1), ValueError, "at least 2"),
+        (lambda d: E.TraceREINFORCE(2.5), TypeError, "samples must be an integer"),
+        (lambda d: E.GumbelRao(draws=2.5), TypeError, "draws must be an integer"),
+        (lambda d: E.REBAR(temperature=0.0), ValueError, "REBAR: temperature must be positive"),
+        (
+            lambda d: E.StructureREINFORCE(1)(gt.SpanningTree(torch.zeros(23, 23)), lambda x: x[..., 0, 1]),
+            ValueError,
+            "take TraceREINFORCE instead",
+        ),
+        (
+            lambda d: E.RELAX(E.MatrixCritic(size=3))(gt.SpanningTree(torch.zeros(4, 4)), lambda x: x[..., 0, 1]),
+            ValueError,
+            r"size \(3, 3\), got \(4, 4\)",
+        ),
     ],
 )
 def test_bad_use_is_told(call, error, message):

@@ -1,5 +1,6 @@
 """Pictures: every structure can be drawn, and what is drawn is what the trace says."""
 
+import subprocess
 import sys
 
 import matplotlib
@@ -11,6 +12,7 @@ from matplotlib.patches import FancyArrowPatch
 import gumtrace as gt
 from gumtrace import plotting
 from gumtrace.recursions import MaximalIndependentSet
+from gumtrace.toy import Curve
 
 matplotlib.use("Agg")
 
@@ -106,6 +108,38 @@ def test_a_new_figure_where_none_is_given():
     ax = plotting.structure(_case("subset")[1])
     assert ax.figure.number in pyplot.get_fignums()
     pyplot.close(ax.figure)
+
+
+def test_plotting_is_an_attribute_that_is_imported_when_asked_for():
+    """And matplotlib later still: when something is drawn."""
+    script = """
+import sys
+import gumtrace as gt
+assert "gumtrace.plotting" not in sys.modules
+assert callable(gt.plotting.variance) and callable(gt.plotting.optimisation)
+assert "matplotlib" not in sys.modules
+assert not hasattr(gt, "painting")
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_gradient_noise_as_bars():
+    dist, f = gt.Subset(torch.zeros(4), 2), lambda x: x[..., 0]
+    builds = {"one": gt.estimators.TraceREINFORCE(1), "many": gt.estimators.TraceREINFORCE(8)}
+    ax = plotting.variance(gt.diagnostics.gradient_statistics(builds, dist, f, 50), _axes())
+    assert [bar.get_width() for bar in ax.patches] == sorted((bar.get_width() for bar in ax.patches), reverse=True)
+
+
+def test_every_curve_has_its_own_line(monkeypatch, tmp_path):
+    """Dashed where the colours run out."""
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **kwargs: figures.append(self))
+    curves = [Curve(f"estimator {i}", 0, [0, 1], [2.0, 1.0], [0.2, 0.1]) for i in range(20)]
+    plotting.optimisation(curves, tmp_path / "curves.png")
+    for ax in figures[0].axes:
+        looks = [(line.get_color(), line.get_linestyle()) for line in ax.lines]
+        assert len(set(looks)) == 20
+        assert {style for _, style in looks[:9]} == {"-"}
 
 
 def test_errors(monkeypatch, tmp_path):

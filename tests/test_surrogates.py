@@ -162,6 +162,30 @@ def test_what_is_left_over_of_an_objective_is_small(kind, most):
     assert (f(x) - surrogate(x)).std() < most * f(x).std()
 
 
+@pytest.mark.parametrize("kind", ["linear", "mlp"])
+def test_what_is_fitted_does_not_reach_into_the_encoder(kind):
+    """The context is the user's: no gradient, and no graph that is kept alive between calls."""
+    encoder = torch.nn.Linear(2, 2)
+    logits = torch.zeros(3, 5, requires_grad=True)
+    surrogate = E.MLPSurrogate(5, context=2) if kind == "mlp" else E.LinearSurrogate()
+    estimator = E.SurrogateREINFORCE(surrogate, samples=2, extra=4)
+    for _ in range(2):  # the second fit would go back through the graph of the first
+        context = encoder(torch.ones(3, 2))
+        estimator(gt.Subset(logits, 2), lambda x: x[..., 0], context, generator=seeded(1)).mean().backward()
+    assert all(p.grad is None for p in encoder.parameters())
+    assert not any(buffer.requires_grad for buffer in estimator.buffers())
+    x = torch.zeros(4, 3, 5, requires_grad=True)
+    surrogate.fit(x, x.sum(-1), encoder(torch.ones(3, 2)))
+    assert x.grad is None
+
+
+def test_an_outer_optimiser_does_not_move_the_perceptron():
+    surrogate = fitted("mlp")
+    before = copy.deepcopy(surrogate.net.state_dict())
+    torch.optim.SGD(surrogate.parameters(), 1.0).step()
+    torch.testing.assert_close(surrogate.net.state_dict(), before, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -38,6 +38,14 @@ def test_command_writes_a_figure(tmp_path, capsys):
     assert "T-REINFORCE+" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("given", [["--seeds", "0"], ["--samples", "0"], ["--iterations", "-3"], ["--seeds", "two"]])
+def test_numbers_that_make_no_sense(given, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["toy", "tree", *given])
+    assert stopped.value.code == 2
+    assert f"argument {given[0]}" in capsys.readouterr().err
+
+
 def test_unknown_structure():
     with pytest.raises(ValueError, match="no structure"):
         problem("forest")

@@ -84,7 +84,7 @@ def test_a_surrogate_that_goes_on_learning(kind):
     """c changes between the chunks, by draws made before: their errors stay uncorrelated, and the z-test right."""
     dist, _ = case("tree")
     estimator = E.SurrogateREINFORCE(surrogate_for(kind, dist), 2, extra=4)
-    assert p_value(estimator, "tree", 20_000, chunk=200) > FALSE_ALARM
+    assert p_value(estimator, "tree", 20_000, chunk=200, learn=True) > FALSE_ALARM
 
 
 @pytest.mark.parametrize("name", DISTS)

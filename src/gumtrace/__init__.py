@@ -1,5 +1,8 @@
 """gumtrace: discrete latent structures that are the output of an algorithm run on exponential noise."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from gumtrace import diagnostics, divergences, estimators
 from gumtrace.kernels import backends
 from gumtrace.relaxations import relax
@@ -11,6 +14,9 @@ from gumtrace.structures.permutation import Permutation
 from gumtrace.structures.spanning_tree import SpanningTree
 from gumtrace.structures.subset import Subset
 from gumtrace.traces.trace import Trace
+
+if TYPE_CHECKING:
+    from gumtrace import plotting
 
 __version__ = "0.1.0"
 
@@ -27,5 +33,13 @@ __all__ = [
     "diagnostics",
     "divergences",
     "estimators",
+    "plotting",
     "relax",
 ]
+
+
+def __getattr__(name: str):
+    """`gumtrace.plotting` is imported when it is asked for: most programs draw nothing."""
+    if name == "plotting":
+        return import_module("gumtrace.plotting")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,11 +3,15 @@
 KL(noise) ≥ KL(trace) ≥ KL(structure), as each is a function of the one before: the first two are bounds for the last.
 """
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor
 
-from gumtrace.estimators.base import advantage
+from gumtrace.estimators.base import advantage, checked_count
 from gumtrace.structures.base import Structure
+from gumtrace.structures.custom import Custom
+from gumtrace.traces.trace import Trace
 
 
 def noise_kl(p: Structure, q: Structure) -> Tensor:
@@ -36,6 +40,7 @@ def trace_entropy(dist: Structure, samples: int = 8, *, generator: torch.Generat
     >>> logits = torch.zeros(3, 4, requires_grad=True)
     >>> trace_entropy(gt.Permutation(logits)).sum().backward()
     """
+    samples = checked_count("trace_entropy", "samples", samples)
     log_prob = dist.trace_log_prob(dist.sample_trace((samples,), generator=generator))
     return _with_score(-log_prob.detach(), log_prob)
 
@@ -43,15 +48,19 @@ def trace_entropy(dist: Structure, samples: int = 8, *, generator: torch.Generat
 def trace_kl(p: Structure, q: Structure, samples: int = 8, *, generator: torch.Generator | None = None) -> Tensor:
     """E_p[log p(T) - log q(T)], (*batch,), estimated from runs of p; unbiased, and so are its gradients to both.
 
+    Infinite, with gradient 0, for an item that has a run which q cannot make.
+
     >>> import gumtrace as gt
     >>> p, q = gt.Permutation(torch.zeros(4)), gt.Permutation(torch.zeros(4))
     >>> trace_kl(p, q)
     tensor(0.)
     """
     _check_alike("trace_kl", p, q)
-    trace = p.sample_trace((samples,), generator=generator)
-    log_p, log_q = p.trace_log_prob(trace), q.trace_log_prob(trace)
-    return _with_score(log_p.detach() - log_q, log_p)
+    trace = p.sample_trace((checked_count("trace_kl", "samples", samples),), generator=generator)
+    log_q, possible = _log_prob_under(q, p, trace)
+    possible = possible.all(0)  # (*batch,)
+    log_p, log_q = (torch.where(possible, x, 0.0) for x in (p.trace_log_prob(trace), log_q))
+    return torch.where(possible, _with_score(log_p.detach() - log_q, log_p), torch.inf)
 
 
 def exact_entropy(dist: Structure) -> Tensor:
@@ -61,11 +70,15 @@ def exact_entropy(dist: Structure) -> Tensor:
 
 
 def exact_kl(p: Structure, q: Structure) -> Tensor:
-    """KL between the laws of the trace of two unbatched distributions, by enumeration."""
+    """KL between the laws of the trace of two unbatched distributions, by enumeration.
+
+    Infinite, with gradient 0, where q cannot make some run of p.
+    """
     _check_alike("exact_kl", p, q)
     traces = p.enumerate_traces()
-    log_p, log_q = p.trace_log_prob(traces), q.trace_log_prob(traces)
-    return (log_p.exp() * (log_p - log_q)).sum()
+    log_q, possible = _log_prob_under(q, p, traces)
+    log_p, log_q = (torch.where(possible.all(), x, 0.0) for x in (p.trace_log_prob(traces), log_q))
+    return torch.where(possible.all(), (log_p.exp() * (log_p - log_q)).sum(), torch.inf)
 
 
 def _with_score(value: Tensor, log_prob: Tensor) -> Tensor:
@@ -77,6 +90,47 @@ def _with_score(value: Tensor, log_prob: Tensor) -> Tensor:
     return (value + score - score.detach()).mean(0)
 
 
+def _log_prob_under(q: Structure, p: Structure, trace: Trace) -> tuple[Tensor, Tensor]:
+    """log q(T) of traces of p, and which of them q can make at all."""
+    unchecked = q.expand(q.batch_shape)
+    unchecked._validate_args = False  # it would refuse traces that are impossible; what kernels trust is checked anyway
+    log_q = unchecked.trace_log_prob(trace)
+    possible = log_q.detach() > -torch.inf
+    if not _agree(p.racing, q.racing):  # where p is done, other keys may still race under q
+        counts, support = q._decision_counts(), cast(Any, q.support)
+        done = support.check(trace.value) if counts is None else q._count_decisions(trace) == counts
+        possible = possible & done
+    return log_q, possible
+
+
 def _check_alike(name: str, p: Structure, q: Structure) -> None:
+    """That they run one algorithm on keys that mean the same; which keys race, and how fast, may differ."""
     if type(p) is not type(q) or p.key_shape != q.key_shape:
         raise ValueError(f"{name}: {p} and {q} are not of one kind and size")
+    a, b = p._layout.geometry, q._layout.geometry
+    if (a.kind, a.n) != (b.kind, b.n) or not (a.edges is b.edges or (a.edges == b.edges).all()):
+        raise ValueError(f"{name}: {p} and {q} are not over the same graph")
+    settings: dict[str, tuple[Any, Any]] = {
+        "lengths": (_lengths(p), _lengths(q)),
+        **{what: (getattr(p, what, 0), getattr(q, what, 0)) for what in ("k", "components", "root")},
+    }
+    for what, (of_p, of_q) in settings.items():
+        if not _agree(torch.as_tensor(of_p), torch.as_tensor(of_q)):
+            raise ValueError(f"{name}: both must have the same {what}, got {of_p} and {of_q}")
+    if isinstance(p, Custom) and isinstance(q, Custom):
+        if type(p.algorithm) is not type(q.algorithm):
+            raise ValueError(f"{name}: {p} and {q} run different algorithms")
+        if name != "noise_kl" and not _agree(p.racing, q.racing):
+            raise ValueError(f"{name}: only the algorithm knows which runs are possible when other keys race")
+
+
+def _lengths(dist: Structure) -> Tensor | int:
+    return dist._longest(dist.key_shape) if dist._lengths is None else dist._lengths
+
+
+def _agree(a: Tensor, b: Tensor) -> bool:
+    """Broadcast, as one prior may serve a whole batch."""
+    try:
+        return bool((a == b).all())
+    except RuntimeError:
+        return False

@@ -11,6 +11,7 @@ from gumtrace import benchmark
 from gumtrace.benchmark import Case, CheckFailed, Record
 from gumtrace.benchmark.cases import BATCH
 from gumtrace.benchmark.timing import REPEAT
+from gumtrace.cli.arguments import positive
 
 QUICK_REPEAT = 5
 
@@ -24,12 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = ", ".join(benchmark.STRUCTURES)
     parser.add_argument("--structures", type=_structures, metavar="A,B", help=f"only these of {names}")
     batch = f"items in a batch (default: {BATCH}); sparse graphs always come alone"
-    parser.add_argument("--batch", type=_positive, default=BATCH, metavar="N", help=batch)
+    parser.add_argument("--batch", type=positive, default=BATCH, metavar="N", help=batch)
     parser.add_argument(
         "--dtype", choices=["float32", "float64"], default="float32", help="of the logits (default: float32)"
     )
     repeat = f"rounds to take medians over (default: {REPEAT}, {QUICK_REPEAT} with --quick; 10^7 edges: at most 3)"
-    parser.add_argument("--repeat", type=_positive, metavar="N", help=repeat)
+    parser.add_argument("--repeat", type=positive, metavar="N", help=repeat)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,13 +73,6 @@ def _structures(text: str) -> list[str]:
     if not asked:
         raise argparse.ArgumentTypeError("name at least one structure")
     return [known[name.lower()] for name in asked]
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
 
 
 def _device_problem(device: str, dtype: torch.dtype) -> str | None:

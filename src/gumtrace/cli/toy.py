@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from gumtrace.cli.arguments import positive
 from gumtrace.extras import require
 from gumtrace.toy import SIZES, Curve, applicable, optimise, problem
 
@@ -10,14 +11,14 @@ from gumtrace.toy import SIZES, Curve, applicable, optimise, problem
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("structure", choices=list(SIZES), help="what to optimise over")
     parser.add_argument("--out", type=Path, default=Path("toy"), metavar="DIR", help="where the figure goes")
-    parser.add_argument("--iterations", type=int, default=150)
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each estimator")
-    parser.add_argument("--samples", type=int, default=8, help="objective calls an iteration")
+    parser.add_argument("--iterations", type=positive, default=150)
+    parser.add_argument("--seeds", type=positive, default=3, help="runs of each estimator")
+    parser.add_argument("--samples", type=positive, default=8, help="objective calls an iteration")
     parser.add_argument("--rough", action="store_true", help="an objective without a gradient")
 
 
 def run(args: argparse.Namespace) -> int:
-    plotting = require("gumtrace.plotting.curves", "plot")
+    plotting = require("gumtrace.plotting", "plot")
     require("matplotlib", "plot")
     p = problem(args.structure, smooth=not args.rough)
     builds = applicable(p, args.samples)

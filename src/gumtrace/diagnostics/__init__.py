@@ -1,16 +1,10 @@
 """Checks that tests and users both run: exact laws by enumeration, samples against them, G | T, gradients."""
 
 from gumtrace.diagnostics.conditional import ConditionalReport, check_conditional
-from gumtrace.diagnostics.enumeration import Law, enumerate_traces, enumerate_values
+from gumtrace.diagnostics.enumeration import Law, TooManyTraces, enumerate_traces, enumerate_values
 from gumtrace.diagnostics.fit import FitReport, goodness_of_fit
-from gumtrace.diagnostics.gradients import (
-    BiasReport,
-    GradientStatistics,
-    check_unbiased,
-    exact_gradient,
-    gradient_statistics,
-    gradients,
-)
+from gumtrace.diagnostics.gradients import BiasReport, check_unbiased, exact_gradient, gradients
+from gumtrace.diagnostics.statistics import GradientStatistics, GradientTable, gradient_statistics
 from gumtrace.diagnostics.variance import ExactVariance, exact_variance
 
 __all__ = [
@@ -19,7 +13,9 @@ __all__ = [
     "ExactVariance",
     "FitReport",
     "GradientStatistics",
+    "GradientTable",
     "Law",
+    "TooManyTraces",
     "check_conditional",
     "check_unbiased",
     "enumerate_traces",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gumtrace.diagnostics.p_values import smallest, two_sided
 from gumtrace.structures.base import Structure
 
 EULER = 0.5772156649015329
@@ -49,13 +50,13 @@ def check_conditional(
     gumbel = (noise[:, racing] - dist.logits.detach()[racing]).double()  # (samples, keys), standard if all is right
     keys = max(gumbel.shape[1], 1)
     ks = _kolmogorov(gumbel)
-    mean = _two_sided((gumbel.mean(0) - EULER) / (SPREAD / samples) ** 0.5)
+    mean = two_sided((gumbel.mean(0) - EULER) / (SPREAD / samples) ** 0.5)
     uniform = (-(-gumbel).exp()).exp()
     centred = (uniform - 0.5) * 12**0.5
     correlation = (centred.mT @ centred / samples * samples**0.5).triu(1)
     pairs = max(keys * (keys - 1) // 2, 1)
-    pair_p = _two_sided(correlation[torch.ones_like(correlation, dtype=torch.bool).triu(1)])
-    return ConditionalReport(samples, broken, _smallest(ks, keys), _smallest(mean, keys), _smallest(pair_p, pairs))
+    pair_p = two_sided(correlation[torch.ones_like(correlation, dtype=torch.bool).triu(1)])
+    return ConditionalReport(samples, broken, smallest(ks, keys), smallest(mean, keys), smallest(pair_p, pairs))
 
 
 def _kolmogorov(gumbel: Tensor) -> Tensor:
@@ -67,11 +68,3 @@ def _kolmogorov(gumbel: Tensor) -> Tensor:
     scaled = deviation * (n**0.5 + 0.12 + 0.11 / n**0.5)
     term = torch.arange(1, 101, dtype=torch.float64, device=gumbel.device)[:, None]
     return (2 * (-1) ** (term - 1) * (-2 * term**2 * scaled**2).exp()).sum(0).clamp(0, 1)
-
-
-def _two_sided(z: Tensor) -> Tensor:
-    return torch.special.erfc(z.abs() / 2**0.5)
-
-
-def _smallest(p_values: Tensor, tests: int) -> float:
-    return min(1.0, float(p_values.min()) * tests) if p_values.numel() else 1.0

@@ -1,16 +1,24 @@
 """Exact laws of small distributions."""
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 
 import torch
 from torch import Tensor
 
+from gumtrace.estimators.base import Objective, losses
 from gumtrace.structures.base import Structure
+from gumtrace.structures.custom import Custom
+from gumtrace.structures.recursion import execute
+from gumtrace.structures.replay import every_run
 from gumtrace.traces.trace import Trace
 
-Objective = Callable[[Tensor], Tensor]  # values (samples, *batch, *event) -> losses (samples, *batch)
+MOST_TRACES = 50_000  # of a batch, where losses are enumerated: some seconds
+
+
+class TooManyTraces(ValueError):
+    """A distribution is too large to be enumerated."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +74,35 @@ def group_by_value(values: Tensor) -> tuple[Tensor, Tensor]:
     return first, index
 
 
-def enumerate_losses(dist: Structure, objective: Objective) -> list[tuple[Structure, Trace, Tensor]]:
+def enumerate_losses(name: str, dist: Structure, objective: Objective) -> list[tuple[Structure, Trace, Tensor]]:
     """For each item of a batch: the item alone, all its traces, and the loss of each, (traces,) float64.
 
-    The objective sees the whole batch at once, as it does when training: it may treat items differently.
+    The objective sees the whole batch at once, as it does when training: it may treat items differently. Its values
+    have the shape traces + batch + event.
     """
     items = [dist.item(index) for index in product(*map(range, dist.batch_shape))]
+    _check_countable(name, items)
     traces = [item.enumerate_traces() for item in items]
     most = max(len(trace) for trace in traces)
     values = torch.stack([_fill(trace.value, most) for trace in traces], 1)  # (most, items, *event)
     values = values.reshape(most, *dist.batch_shape, *dist.event_shape)
-    loss = objective(values).detach().double().reshape(most, -1)
+    loss = losses(name, dist, objective, values).detach().double().reshape(most, -1)
     return [(item, trace, loss[: len(trace), i]) for i, (item, trace) in enumerate(zip(items, traces, strict=True))]
+
+
+def _check_countable(name: str, items: Iterable[Structure]) -> None:
+    """Counts the traces before any is written down: their number grows like a factorial."""
+    runs = (run for item in items for run in _runs(item))
+    if sum(1 for _ in islice(runs, MOST_TRACES + 1)) > MOST_TRACES:
+        raise TooManyTraces(f"{name}: the distribution has more than {MOST_TRACES:,} traces, too many to enumerate")
+
+
+def _runs(item: Structure) -> Iterator[tuple]:
+    """Every run of the algorithm, as `enumerate_traces` makes them."""
+    if not isinstance(item, Custom):
+        return every_run(item._decide)
+    racing = set(item.racing.flatten().nonzero().flatten().tolist())
+    return every_run(lambda choose: (execute(item.algorithm, racing, lambda part: choose(sorted(part))),))
 
 
 def _fill(value: Tensor, count: int) -> Tensor:

@@ -1,14 +1,15 @@
-"""Gradient estimators against the exact gradient: bias, variance, cost."""
+"""Gradient estimators against the exact gradient."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gumtrace.diagnostics.enumeration import Objective, enumerate_losses
+from gumtrace.diagnostics.enumeration import enumerate_losses
+from gumtrace.diagnostics.p_values import smallest, two_sided
+from gumtrace.estimators.base import Objective, checked_count
 from gumtrace.structures.base import Structure
 
 Estimate = Callable[..., Tensor]  # an estimator, or anything called like one
@@ -18,7 +19,8 @@ Estimate = Callable[..., Tensor]  # an estimator, or anything called like one
 class BiasReport:
     """z is the deviation of the mean estimate from the exact gradient in standard errors, (*batch, *keys).
 
-    p_value: of the largest |z|, corrected for the number of entries: below 1e-6 the estimator is biased.
+    p_value: of the largest |z|, corrected for the number of entries: below 1e-6 the estimator is biased. 0 if an
+    estimate is not finite.
     """
 
     replicates: int
@@ -29,20 +31,10 @@ class BiasReport:
     p_value: float
 
 
-@dataclass(frozen=True)
-class GradientStatistics:
-    """One row of the table; std and bias are root mean squares over the keys that race."""
-
-    name: str
-    std: float
-    bias: float | None  # of the mean from the exact gradient, or from the target; None where there is neither
-    bias_error: float | None  # what chance alone would give
-    calls: float  # structures the objective was asked for, an item and an estimate
-    seconds: float  # an estimate of the whole batch
-
-
 def exact_gradient(dist: Structure, objective: Objective) -> tuple[Tensor, Tensor]:
     """The expected objective (*batch,) and its gradient with respect to the log-rates (*batch, *keys), by enumeration.
+
+    The objective gets all traces at once, shape traces + batch + event.
 
     >>> import gumtrace as gt
     >>> value, grad = exact_gradient(gt.Subset(torch.zeros(3), 1), lambda x: x[..., 0])
@@ -50,9 +42,8 @@ def exact_gradient(dist: Structure, objective: Objective) -> tuple[Tensor, Tenso
     (0.3333, [0.2222, -0.1111, -0.1111])
     """
     x = dist.log_rates.detach().double().requires_grad_()
-    totals = [
-        (item.trace_log_prob(trace).exp() * loss).sum() for item, trace, loss in enumerate_losses(dist.at(x), objective)
-    ]
+    items = enumerate_losses("exact_gradient", dist.at(x), objective)
+    totals = [(item.trace_log_prob(trace).exp() * loss).sum() for item, trace, loss in items]
     (grad,) = torch.autograd.grad(torch.stack(totals).sum(), x)
     return torch.stack(totals).detach().reshape(dist.batch_shape), grad
 
@@ -63,10 +54,17 @@ def gradients(
     objective: Objective,
     replicates: int,
     generator: torch.Generator | None = None,
+    context: Tensor | None = None,
 ) -> Tensor:
-    """Independent estimates of the gradient to the log-rates, (replicates, *batch, *keys), all in one call."""
+    """Independent estimates of the gradient to the log-rates, (replicates, *batch, *keys), all in one call.
+
+    Replicates are one more dimension of the batch: the objective gets values of shape samples + (replicates, *batch) +
+    event, and critics a context (replicates, *batch, c).
+    """
     x = dist.log_rates.detach().expand(replicates, *dist.log_rates.shape).clone().requires_grad_()
-    loss = estimator(dist.at(x), objective, generator=generator)
+    if context is not None:
+        context = context.expand(replicates, *context.shape)
+    loss = estimator(dist.at(x), objective, generator=generator, **with_context(context))
     (grad,) = torch.autograd.grad(loss.sum(), x)
     return grad
 
@@ -77,10 +75,20 @@ def check_unbiased(
     objective: Objective,
     replicates: int = 20_000,
     *,
+    context: Tensor | None = None,
     chunk: int = 5_000,
+    learn: bool = False,
     generator: torch.Generator | None = None,
 ) -> BiasReport:
     """Compares the mean of many estimates with the exact gradient. Works on batches, masked and ragged ones too.
+
+    Args:
+        objective: gets values of shape samples + (replicates, *batch) + event from the estimator, and traces + batch +
+            event for the exact gradient: what belongs to an item must broadcast from the right.
+        replicates: how many estimates, 2 or more.
+        context: features (*batch, c), for estimators that use them.
+        chunk: estimates that are made at once.
+        learn: let an estimator in training mode learn from these draws; otherwise it stays as it is.
 
     >>> import gumtrace as gt
     >>> d = gt.Subset(torch.tensor([0.0, 1.0, 2.0]), 2)
@@ -88,98 +96,41 @@ def check_unbiased(
     >>> report.p_value > 1e-6
     True
     """
+    checked_count("check_unbiased", "replicates", replicates, least=2)
+    checked_count("check_unbiased", "chunk", chunk)
     _, exact = exact_gradient(dist, objective)
     count, mean, square = 0, torch.zeros_like(exact), torch.zeros_like(exact)
-    while count < replicates:
-        grads = gradients(estimator, dist, objective, min(chunk, replicates - count), generator).double()
-        count += len(grads)
-        mean += (grads - exact).sum(0)
-        square += (grads - exact).square().sum(0)
+    with nullcontext() if learn else frozen(estimator):
+        while count < replicates:
+            grads = gradients(estimator, dist, objective, min(chunk, replicates - count), generator, context).double()
+            count += len(grads)
+            mean += (grads - exact).sum(0)
+            square += (grads - exact).square().sum(0)
     mean = mean / count  # less the exact gradient: no digits are lost
-    variance = (square / count - mean.square()).clamp(min=0) * count / max(count - 1, 1)
+    variance = (square / count - mean.square()).clamp(min=0) * count / (count - 1)
     error = (variance / count).sqrt()
     settled = error <= 1e-9 * (1 + exact.abs())  # no noise at all: right or wrong beyond doubt
     z = torch.where(settled, torch.where(mean.abs() > 1e-6, torch.inf, 0.0), mean / error.clamp(min=1e-300))
-    tests = max(int((~settled).sum()), 1)
-    p_value = min(1.0, float(torch.special.erfc(z.abs().max() / 2**0.5)) * tests) if z.numel() else 1.0
+    p_value = smallest(two_sided(z), max(int((~settled).sum()), 1))
     return BiasReport(count, exact, mean + exact, variance.sqrt(), z, p_value)
 
 
-def gradient_statistics(
-    estimators: Mapping[str, Estimate],
-    dist: Structure,
-    objective: Objective,
-    replicates: int = 1000,
-    *,
-    warm_up: int = 0,
-    exact: bool = True,
-    target: Tensor | None = None,
-    chunk: int = 250,
-    generator: torch.Generator | None = None,
-) -> list[GradientStatistics]:
-    """Standard deviation, bias and cost of each estimator, as rows; `plotting.variance` draws them.
-
-    Args:
-        warm_up: calls before the measurement, for estimators that learn; their parameters take Adam steps meanwhile.
-        exact: enumerate to find the bias; False for distributions too large for that.
-        target: a gradient to find the bias from instead, such as the mean of many unbiased estimates.
-        chunk: estimates that are made at once.
-    """
-    if exact and target is None:
-        target = exact_gradient(dist, objective)[1]
-    rows = []
-    for name, estimator in estimators.items():
-        counted = _Counted(objective)
-        _warm_up(estimator, dist, objective, warm_up, generator)
-        start = time.perf_counter()
-        for _ in range(3):
-            gradients(estimator, dist, counted, 1, generator)
-        seconds = (time.perf_counter() - start) / 3
-        calls = counted.calls / 3
-        with _frozen(estimator):
-            sizes = [min(chunk, replicates - done) for done in range(0, replicates, chunk)]
-            grads = torch.cat([gradients(estimator, dist, objective, size, generator) for size in sizes]).double()
-        alive = dist.racing.expand(grads.shape[1:])
-        std = grads.std(0)[alive].square().mean().sqrt().item()
-        bias = error = None
-        if target is not None:
-            bias = (grads.mean(0) - target)[alive].square().mean().sqrt().item()
-            error = std / replicates**0.5
-        rows.append(GradientStatistics(name, std, bias, error, calls, seconds))
-    return rows
-
-
 @contextmanager
-def _frozen(estimator: Estimate) -> Iterator[None]:
+def frozen(estimator: Estimate) -> Iterator[None]:
     """What learns from its draws must not learn from these."""
-    module = estimator if isinstance(estimator, torch.nn.Module) else None
-    was_training = module is not None and module.training
-    if module is not None:
-        module.eval()
-    yield
-    if module is not None:
-        module.train(was_training)
+    if not isinstance(estimator, torch.nn.Module):
+        yield
+        return
+    modes = {module: module.training for module in estimator.modules()}
+    estimator.eval()
+    try:
+        yield
+    finally:
+        estimator.train(modes[estimator])
+        for module, mode in modes.items():  # a part may have been in another mode than the whole
+            module.training = mode
 
 
-class _Counted:
-    """An objective that counts the structures it is asked for, an item."""
-
-    def __init__(self, objective: Objective):
-        self.objective, self.calls = objective, 0
-
-    def __call__(self, value: Tensor) -> Tensor:
-        loss = self.objective(value)
-        self.calls += loss.shape[0]
-        return loss
-
-
-def _warm_up(estimator: Estimate, dist: Structure, objective: Objective, steps: int, generator) -> None:
-    parameters = list(estimator.parameters()) if isinstance(estimator, torch.nn.Module) else []
-    parameters = [p for p in parameters if p.requires_grad]
-    optimiser = torch.optim.Adam(parameters, 0.01) if parameters else None
-    for _ in range(steps):
-        if optimiser is not None:
-            optimiser.zero_grad()
-        estimator(dist.at(dist.log_rates.detach().requires_grad_()), objective, generator=generator).mean().backward()
-        if optimiser is not None:
-            optimiser.step()
+def with_context(context: Tensor | None) -> dict[str, Tensor]:
+    """As an argument, for estimators that know of none."""
+    return {} if context is None else {"context": context}

@@ -46,7 +46,7 @@ def exact_variance(
     at_x = dist.at(dist.log_rates.detach().double())
     rows = [
         [_variance(*scores, samples, leave_one_out) for scores in _scores(*item)]
-        for item in enumerate_losses(at_x, objective)
+        for item in enumerate_losses("exact_variance", at_x, objective)
     ]
     shape = dist.batch_shape + dist.key_shape
     return ExactVariance(*(torch.stack(column).reshape(shape) for column in zip(*rows, strict=True)))

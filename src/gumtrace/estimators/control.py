@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from gumtrace.estimators.base import Estimator, Inject, Objective, advantage, checked_leave_one_out
-from gumtrace.relaxations import relax
+from gumtrace.estimators.relaxed import relaxed
 from gumtrace.structures.base import Structure
+from gumtrace.structures.spanning_tree import SpanningTree
 
 
 class ControlVariate(Estimator):
@@ -28,11 +29,10 @@ class ControlVariate(Estimator):
         """c(G), (samples, *batch), differentiable in the noise."""
         raise NotImplementedError
 
-    def forward(self, dist, objective, context=None, *, generator=None):
+    def estimate(self, dist, objective, context, generator):
         parameters = [p for p in self.parameters() if p.requires_grad]
-        with torch.enable_grad():
-            loss, grad, spread = self._estimate(dist, objective, context, generator, bool(parameters))
-            tuned = torch.autograd.grad(spread, parameters, allow_unused=True) if parameters else ()
+        loss, grad, spread = self._estimate(dist, objective, context, generator, bool(parameters))
+        tuned = torch.autograd.grad(spread, parameters, allow_unused=True) if parameters else ()
         tuned = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, tuned, strict=True)]
         gradients = Inject.apply(
             dist.log_rates, grad.detach(), len(dist.batch_shape), len(parameters), *parameters, *tuned
@@ -70,8 +70,9 @@ class RELAX(ControlVariate):
     """A learned critic on the noise as control variate: for any objective.
 
     Args:
-        critic: a module, critic(noise, context) -> (samples, *batch); noise is 0 where a key does not race. See
-            `VectorCritic` and `MatrixCritic`. It must be smooth twice: no ReLU.
+        critic: a module, critic(noise, context) -> (samples, *batch). Noise is 0 where a key does not race, and
+            symmetric for a dense `SpanningTree`, as its value is. See `VectorCritic` and `MatrixCritic`. It must be
+            smooth twice: no ReLU.
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 4, requires_grad=True)
@@ -86,7 +87,10 @@ class RELAX(ControlVariate):
         self.critic = critic
 
     def control(self, dist, noise, objective, context):
-        control = self.critic(torch.where(dist.racing, noise, 0.0), context)
+        noise = torch.where(dist.racing, noise, 0.0)
+        if isinstance(dist, SpanningTree) and not dist.is_sparse:
+            noise = noise + noise.mT
+        control = self.critic(noise, context)
         want = noise.shape[: noise.dim() - len(dist.key_shape)]
         if control.shape != want:
             raise ValueError(f"RELAX: the critic must return shape {tuple(want)}, got {tuple(control.shape)}")
@@ -98,7 +102,10 @@ class REBAR(ControlVariate):
 
     Args:
         kind: which relaxation, see `gumtrace.relax`; None for the structure's own.
-        temperature, scale: where learning starts.
+        temperature, scale: where learning starts; scale by default at 1, or at 1.3 without leave-one-out.
+
+    Its two parameters are scalars, which have further to go than a network's weights: give them a learning rate of
+    their own, such as 0.01.
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 5, 5, requires_grad=True)
@@ -115,15 +122,21 @@ class REBAR(ControlVariate):
         leave_one_out: bool | None = None,
         *,
         temperature: float = 0.5,
-        scale: float = 1.0,
+        scale: float | None = None,
     ):
         super().__init__(samples, leave_one_out)
+        if not temperature > 0:
+            raise ValueError(f"REBAR: temperature must be positive, got {temperature}")
+        if scale is None:
+            # A soft structure's loss is mostly the smaller one. With nothing else to take the level off, 1.3 had less
+            # variance than 1 in nine of ten toy problems (trees of 10: 2.6 for 3.7); next to a baseline 1 did in eight.
+            scale = 1.0 if self.leave_one_out else 1.3
         self.kind = kind
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
         self.scale = nn.Parameter(torch.tensor(float(scale)))
 
     def control(self, dist, noise, objective, context):
-        soft = relax(dist, noise, self.log_temperature.exp(), self.kind)
+        soft = relaxed(dist, noise, self.log_temperature.exp(), self.kind)
         loss = self.evaluate(dist, objective, soft)
         if not loss.requires_grad:
             raise ValueError("REBAR: the objective must be differentiable in the relaxed structure; RELAX takes any")

@@ -1,7 +1,12 @@
-"""Critics for RELAX: smooth functions of the noise, small enough to train along."""
+"""Critics for RELAX: smooth functions of the noise, small enough to train along.
+
+They compute in their own dtype and answer in that of the noise.
+"""
 
 import torch
 from torch import Tensor, nn
+
+_EMBEDDING = 8  # numbers that tell a node from the others
 
 
 class VectorCritic(nn.Module):
@@ -12,26 +17,53 @@ class VectorCritic(nn.Module):
         self.net = _perceptron(size + context, hidden)
 
     def forward(self, noise: Tensor, context: Tensor | None = None) -> Tensor:
-        return self.net(_join(noise, context)).squeeze(-1)
+        own = noise.to(self.net[-1].weight.dtype)  # type: ignore[arg-type]
+        return self.net(_join(own, context)).squeeze(-1).to(noise.dtype)
 
 
 class MatrixCritic(nn.Module):
     """For noise (*S, n, m) of any size: each entry sees itself, the means of its row and column, and the context.
 
-    Nodes have no order here: permuting them changes nothing.
+    Entries that do not race are left out, so padding changes nothing. Nor does permuting the nodes: all entries are
+    treated alike. For an objective that knows its nodes by name, give the size.
+
+    Args:
+        size: n, or (n, m): every row and every column gets a learned embedding, which its entries see as well.
+
+    >>> critic = MatrixCritic(size=3)
+    >>> noise = torch.randn(4, 3, 3)
+    >>> critic(noise).shape
+    torch.Size([4])
     """
 
-    def __init__(self, hidden: int = 32, context: int = 0):
+    def __init__(self, hidden: int = 32, context: int = 0, *, size: int | tuple[int, int] | None = None):
         super().__init__()
-        self.entry = nn.Sequential(nn.Linear(3 + context, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh())
+        n, m = (size, size) if isinstance(size, int) else size or (0, 0)
+        self.rows = nn.Parameter(torch.randn(n, 1, _EMBEDDING)) if size else None
+        self.columns = nn.Parameter(torch.randn(m, _EMBEDDING)) if size else None
+        seen = 3 + context + (2 * _EMBEDDING if size else 0)
+        self.entry = nn.Sequential(nn.Linear(seen, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh())
         self.out = nn.Linear(hidden, 1)
 
     def forward(self, noise: Tensor, context: Tensor | None = None) -> Tensor:
-        rows, cols = noise.mean(-1, keepdim=True), noise.mean(-2, keepdim=True)
-        seen = torch.stack(torch.broadcast_tensors(noise, rows, cols), -1)  # (*S, n, m, 3)
-        if context is not None:
-            seen = _join(seen, context[..., None, None, :])
-        return self.out(self.entry(seen).mean((-2, -3))).squeeze(-1)
+        own = noise.to(self.out.weight.dtype)
+        racing = noise != 0  # RELAX puts 0 where a key does not race; no other noise is 0 but by a rare accident
+        means = [own.sum(dim, keepdim=True) / racing.sum(dim, keepdim=True).clamp(min=1) for dim in (-1, -2)]
+        seen = torch.stack(torch.broadcast_tensors(own, *means), -1)  # (*S, n, m, 3)
+        seen = _join(self._with_names(seen), None if context is None else context[..., None, None, :])
+        entries = self.entry(seen) * racing[..., None]
+        count = racing.sum((-1, -2)).clamp(min=1)
+        return self.out(entries.sum((-2, -3)) / count[..., None]).squeeze(-1).to(noise.dtype)
+
+    def _with_names(self, seen: Tensor) -> Tensor:
+        """(*S, n, m, features), with the embeddings of row and column where there are any."""
+        if self.rows is None or self.columns is None:
+            return seen
+        shape, known = seen.shape[-3:-1], (len(self.rows), len(self.columns))
+        if shape != known:
+            raise ValueError(f"MatrixCritic: made for noise of size {known}, got {tuple(shape)}")
+        names = [x.expand(*seen.shape[:-1], _EMBEDDING) for x in (self.rows, self.columns)]
+        return torch.cat([seen, *names], -1)
 
 
 def _perceptron(size: int, hidden: int) -> nn.Sequential:
@@ -42,4 +74,4 @@ def _join(x: Tensor, context: Tensor | None) -> Tensor:
     """Context behind the features, repeated over the samples."""
     if context is None:
         return x
-    return torch.cat([x, context.expand(*x.shape[:-1], context.shape[-1])], -1)
+    return torch.cat([x, context.expand(*x.shape[:-1], context.shape[-1]).to(x.dtype)], -1)

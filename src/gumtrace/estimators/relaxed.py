@@ -1,9 +1,16 @@
 """Biased estimators, from relaxed structures: for objectives that are differentiable and defined between structures."""
 
 import torch
+from torch import Tensor
 
-from gumtrace.estimators.base import Estimator
+from gumtrace.estimators.base import Estimator, checked_count
 from gumtrace.relaxations import relax
+from gumtrace.structures.base import Structure
+
+
+def relaxed(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str | None) -> Tensor:
+    """The soft structure in the dtype of the hard one: the objective need not know which of them it gets."""
+    return relax(dist, noise, temperature, kind).to(dist._layout.dtype)
 
 
 class _Relaxed(Estimator):
@@ -32,9 +39,12 @@ class StochasticSoftmax(_Relaxed):
     >>> StochasticSoftmax(0.5)(gt.Subset(logits, 2), lambda x: x[..., 0].square()).mean().backward()
     """
 
-    def forward(self, dist, objective, context=None, *, generator=None):
+    def estimate(self, dist, objective, context, generator):
+        return self.evaluate(dist, objective, self.values(dist, generator)).mean(0)
+
+    def values(self, dist, generator):
         noise = dist.perturb((self.samples,), generator=generator)
-        return self.evaluate(dist, objective, relax(dist, noise, self.temperature, self.kind)).mean(0)
+        return relaxed(dist, noise, self.temperature, self.kind)
 
 
 class StraightThrough(_Relaxed):
@@ -45,9 +55,9 @@ class StraightThrough(_Relaxed):
     >>> StraightThrough(0.5)(gt.Subset(logits, 2), lambda x: x[..., 0].square()).mean().backward()
     """
 
-    def forward(self, dist, objective, context=None, *, generator=None):
+    def estimate(self, dist, objective, context, generator):
         noise = dist.perturb((self.samples,), generator=generator)
-        soft = relax(dist, noise, self.temperature, self.kind)
+        soft = relaxed(dist, noise, self.temperature, self.kind)
         hard = dist.trace(noise).value
         return self.evaluate(dist, objective, hard + (soft - soft.detach())).mean(0)
 
@@ -68,11 +78,9 @@ class GumbelRao(_Relaxed):
 
     def __init__(self, temperature: float = 0.5, samples: int = 1, kind: str | None = None, *, draws: int = 10):
         super().__init__(temperature, samples, kind)
-        if draws < 1:
-            raise ValueError(f"GumbelRao: draws must be at least 1, got {draws}")
-        self.draws = draws
+        self.draws = checked_count("GumbelRao", "draws", draws)
 
-    def forward(self, dist, objective, context=None, *, generator=None):
+    def estimate(self, dist, objective, context, generator):
         trace = dist.sample_trace((self.samples,), generator=generator)
         soft = torch.zeros(())
         for _ in range(self.draws):
@@ -85,5 +93,5 @@ class GumbelRao(_Relaxed):
                 self.temperature,
                 self.kind,
             )
-        soft = soft / self.draws
+        soft = (soft / self.draws).to(trace.layout.dtype)
         return self.evaluate(dist, objective, trace.value + (soft - soft.detach())).mean(0)

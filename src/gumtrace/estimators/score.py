@@ -81,6 +81,6 @@ class StructureREINFORCE(ScoreEstimator):
         value = dist.sample((self.samples,), generator=generator)
         try:
             return value, dist.log_prob(value)
-        except NotImplementedError as reason:
+        except (NotImplementedError, ValueError) as reason:  # ValueError: it is tractable, but not at this size
             message = f"StructureREINFORCE needs log_prob of the structure; take TraceREINFORCE instead. ({reason})"
-            raise NotImplementedError(message) from None
+            raise type(reason)(message) from None

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gumtrace.estimators.base import Estimator, Objective, advantage
+from gumtrace.estimators.base import Estimator, Objective, advantage, checked_count
 from gumtrace.estimators.surrogates import PairwiseSurrogate
 from gumtrace.structures.arborescence import Arborescence
 from gumtrace.structures.base import Structure
@@ -29,7 +29,7 @@ class SurrogateREINFORCE(Estimator):
         samples: K, runs that are evaluated.
         extra: M, runs that are not.
 
-    The surrogate learns at every call in training mode; `eval()` freezes it.
+    The surrogate learns at every call in training mode that is made for its gradient; `eval()` freezes it.
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(5, requires_grad=True)
@@ -41,9 +41,7 @@ class SurrogateREINFORCE(Estimator):
 
     def __init__(self, surrogate: nn.Module | None = None, samples: int = 8, extra: int = 256):
         super().__init__(samples)
-        if extra < 2:
-            raise ValueError(f"SurrogateREINFORCE: extra must be at least 2, got {extra}")
-        self.extra = extra
+        self.extra = checked_count("SurrogateREINFORCE", "extra", extra, least=2)
         self.fitted: Any = surrogate if surrogate is not None else PairwiseSurrogate()
 
     def surrogate(

@@ -184,7 +184,7 @@ class MLPSurrogate(_Surrogate):
         """Take these losses into account from the next call on."""
         inputs = _with_context(x, context).flatten(0, -2).to(self.centre.dtype)
         self.seen = torch.cat([self.seen, inputs])[-self.memory :]
-        self.losses = torch.cat([self.losses, loss.flatten().to(self.centre.dtype)])[-self.memory :]
+        self.losses = torch.cat([self.losses, loss.detach().flatten().to(self.centre.dtype)])[-self.memory :]
         self.centre = self.losses.mean()
         self.spread = self.losses.std(correction=0).clamp(min=1e-6)
         with torch.enable_grad():
@@ -196,6 +196,7 @@ class MLPSurrogate(_Surrogate):
                 error.square().mean().backward()
                 self.optimiser.step()
             self.net.requires_grad_(False)
+        self.optimiser.zero_grad(set_to_none=True)  # a training loop's optimiser moves whatever has a gradient
 
     def _apply(self, fn, recurse=True):
         super()._apply(fn, recurse)
@@ -210,6 +211,7 @@ def _draw(rows: int, device: torch.device, generator: torch.Generator | None) ->
 
 
 def _with_context(x: Tensor, context: Tensor | None) -> Tensor:
-    if context is None:
-        return x
-    return torch.cat([x, context.expand(*x.shape[:-1], context.shape[-1]).to(x.dtype)], -1)
+    """Detached: what is fitted must not reach back into the encoder that made the context, nor keep its graph."""
+    if context is not None:
+        x = torch.cat([x, context.expand(*x.shape[:-1], context.shape[-1]).to(x.dtype)], -1)
+    return x.detach()

@@ -1,4 +1,5 @@
-"""Pictures of structures and of the decisions that made them. Needs matplotlib: pip install gumtrace[plot]."""
+"""Pictures of structures, of the decisions that made them, and of estimators. Needs matplotlib: pip install
+gumtrace[plot]."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,9 +8,12 @@ from typing import Any
 from gumtrace.extras import require
 from gumtrace.kernels import kinds
 from gumtrace.plotting import graphs, rows
+from gumtrace.plotting.curves import optimisation, variance
 from gumtrace.plotting.style import INK, chances
 from gumtrace.steps import Names
 from gumtrace.traces.trace import Trace
+
+__all__ = ["decisions", "gallery", "optimisation", "structure", "variance"]
 
 _DRAWINGS = {
     kinds.SUBSET: rows.subset,

@@ -1,17 +1,19 @@
 """Pictures of estimators at work: how the objective falls, and how noisy the gradients are."""
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
-from gumtrace.diagnostics.gradients import GradientStatistics
+from gumtrace.diagnostics.statistics import GradientStatistics
 from gumtrace.extras import require
 from gumtrace.plotting.style import CHOSEN, INK, SOFT
 from gumtrace.toy.optimise import Curve
 
 # Okabe and Ito's colours, which every kind of colour vision tells apart; dashes where they run out
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#22292f", "#7b858d", "#8a6d3b")
+_LINES = tuple(product(("-", "--", ":"), _COLOURS))
 
 
 def optimisation(curves: Sequence[Curve], path: str | Path, title: str = "") -> Path:
@@ -21,11 +23,12 @@ def optimisation(curves: Sequence[Curve], path: str | Path, title: str = "") -> 
     """
     figure = require("matplotlib.figure", "plot").Figure(figsize=(11, 4.4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for name, colour in zip(dict.fromkeys(c.estimator for c in curves), _COLOURS * 3, strict=False):
+    for place, name in enumerate(dict.fromkeys(c.estimator for c in curves)):
+        dashes, colour = _LINES[place % len(_LINES)]
         runs = [c for c in curves if c.estimator == name]
         for ax, field in ((left, "objective"), (right, "std")):
             values = np.array([getattr(run, field) for run in runs])  # (seeds, points)
-            ax.plot(runs[0].iterations, values.mean(0), color=colour, linewidth=1.8, label=name)
+            ax.plot(runs[0].iterations, values.mean(0), dashes, color=colour, linewidth=1.8, label=name)
             ax.fill_between(runs[0].iterations, values.min(0), values.max(0), color=colour, alpha=0.12, linewidth=0)
     left.set_title("expected objective", fontsize=11, color=INK)
     right.set_title("standard deviation of the gradient", fontsize=11, color=INK)

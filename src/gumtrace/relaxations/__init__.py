@@ -29,9 +29,10 @@ def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str
 
     Args:
         dist: a Subset, Permutation with matrix=True, Matching, SpanningTree or Arborescence.
-        noise: perturbed logits G, samples + batch + keys.
-        temperature: positive; towards 0 the value becomes that of the hard structure (for a Matching that of the
-            heaviest one and for an Arborescence the heaviest in G, from which the greedy and the lightest may differ).
+        noise: perturbed logits G, samples + batch + keys, of any floating dtype; half types are computed in float32.
+        temperature: positive, one for all or one for each item, (*batch,); towards 0 the value becomes that of the hard
+            structure (for a Matching that of the heaviest one and for an Arborescence the heaviest in G, from which the
+            greedy and the lightest may differ).
         kind: "expfamily", "euclidean", "categorical" or "binary" for a Subset; "sinkhorn" for a Permutation or
             Matching; "matrix-tree" for trees.
 
@@ -42,11 +43,14 @@ def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str
     2.0
     """
     kind = _checked_kind(dist, kind)
-    if not torch.is_tensor(temperature) and not temperature > 0:
-        raise ValueError(f"relax: temperature must be positive, got {temperature}")
+    if not torch.is_tensor(noise) or not noise.is_floating_point():
+        got = f"a {noise.dtype} tensor" if torch.is_tensor(noise) else type(noise).__name__
+        raise TypeError(f"relax: noise must be a floating point tensor, see dist.perturb; got {got}")
+    dist._check_noise(noise)
+    wide = noise if noise.dtype in (torch.float32, torch.float64) else noise.float()
     racing = dist.racing
-    scores = torch.where(racing, torch.where(racing, noise, 0.0) / temperature, -torch.inf)
-    return _MAPS[type(dist)](dist, scores, kind).to(noise.dtype)
+    scores = torch.where(racing, wide, 0.0) / _checked_temperature(dist, temperature)
+    return _MAPS[type(dist)](dist, torch.where(racing, scores, -torch.inf), kind).to(noise.dtype)
 
 
 def has_relaxation(dist: Structure) -> bool:
@@ -56,6 +60,22 @@ def has_relaxation(dist: Structure) -> bool:
     except (NotImplementedError, ValueError):
         return False
     return True
+
+
+def _checked_temperature(dist: Structure, temperature: float | Tensor) -> float | Tensor:
+    """A number, or (*batch, 1...) with a dimension for each of the keys'."""
+    if not torch.is_tensor(temperature):
+        if not temperature > 0:
+            raise ValueError(f"relax: temperature must be positive, got {temperature}")
+        return temperature
+    if dist._validate_args and not (temperature > 0).all():  # to look at a tensor is to wait for its device
+        raise ValueError(f"relax: temperature must be positive, got {temperature.min().item()}")
+    if temperature.numel() == 1:
+        return temperature.reshape(())
+    if temperature.shape != dist.batch_shape:
+        shapes = f"{tuple(temperature.shape)}, for the batch shape {tuple(dist.batch_shape)}"
+        raise ValueError(f"relax: temperature must be one number, or one for each item of the batch; got {shapes}")
+    return temperature[(..., *[None] * len(dist.key_shape))]
 
 
 def _checked_kind(dist: Structure, kind: str | None) -> str:
