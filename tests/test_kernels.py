@@ -9,7 +9,9 @@ from scipy import stats
 
 import gumtrace as gt
 from gumtrace.kernels.cpu import jit, vectors
-from gumtrace.kernels.cpu.order import sort_racing, top_racing
+from gumtrace.kernels.cpu.incidence import CLOSE
+from gumtrace.kernels.cpu.members import members
+from gumtrace.kernels.cpu.order import extent, order_codes, rank_sort, sort_racing, top_racing
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
@@ -99,6 +101,51 @@ def test_top_racing(k):
     count = top_racing(g, k, out)
     assert count == min(k, 63)
     assert out[:count].tolist() == [i for i in np.argsort(-g, kind="stable") if g[i] > -np.inf][:k]
+
+
+@DTYPES
+def test_order_codes_and_extent(dtype):
+    rng = np.random.default_rng(0)
+    g = np.concatenate([rng.standard_normal(50) * 10.0 ** rng.integers(-30, 30, 50), [0.0, -0.0, -np.inf, np.inf]])
+    g = g.astype(dtype)
+    codes = np.empty(g.size, np.int32 if dtype is np.float32 else np.int64)
+    order_codes(g, codes)
+    assert ((g[:, None] < g) == (codes[:, None] < codes)).all()  # and so equal numbers have equal codes
+    assert codes[-1] == -codes[-2]
+    finite = g[np.isfinite(g)]
+    assert extent(g, g.size - 1, codes) == (finite.min(), finite.max())
+    assert extent(g[52:], 1, codes) == (np.inf, -np.inf)
+
+
+def test_rank_sort():
+    codes = np.random.default_rng(0).integers(-5, 6, 60).astype(np.int32)
+    keys = np.random.default_rng(1).permutation(60).astype(np.int32)
+    out = np.empty(40, np.int32)
+    rank_sort(codes, keys, 40, out)
+    assert out.tolist() == [int(keys[i]) for i in sorted(range(40), key=lambda i: (-codes[i], keys[i]))]
+
+
+@pytest.mark.parametrize("span", [1.0, CLOSE - 0.1, CLOSE + 0.1, 1e4])
+@pytest.mark.parametrize("make", [gt.SpanningTree, gt.Matching, gt.Arborescence])
+def test_one_exponent_or_many(make, span):
+    """Logits that lie close together share one exponent; log P(T) and its gradient are those of the formula."""
+    x = torch.rand(5, 7, 7, generator=seeded(), dtype=torch.float64)
+    x = ((x - x.min()) / (x.max() - x.min()) * span).float().double().requires_grad_()
+    d = make(x)
+    trace = d.sample_trace(generator=seeded())
+    expected = torch.zeros((), dtype=torch.float64)
+    for item, choices, links in zip(x.flatten(1), *trace.rows(), strict=True):
+        keys = members(trace.layout.geometry, choices.numpy(), links.numpy())
+        for winner, racing in zip(choices.tolist(), keys, strict=True):
+            if winner >= 0:
+                expected = expected + item[winner] - item[torch.from_numpy(racing).long()].logsumexp(0)
+    (slope,) = torch.autograd.grad(expected, x)
+    for dtype, rounding in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        leaf = x.detach().to(dtype).requires_grad_()
+        total = make(leaf).trace_log_prob(trace).sum()
+        total.backward()
+        assert abs(total.item() - expected.item()) < rounding * max(1.0, abs(expected.item()))
+        assert (leaf.grad - slope).abs().max() < rounding
 
 
 def test_compiled_code_is_keyed_by_all_sources():

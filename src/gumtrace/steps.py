@@ -113,7 +113,7 @@ class _Words:
         if kind == kinds.SPANNING_TREE:
             return f"{self.name(k // g.n)} - {self.name(k % g.n)}"
         if kind == kinds.SPARSE_TREE:
-            return f"{self.name(g.edges[0, k])} - {self.name(g.edges[1, k])}"
+            return f"{self.name(int(g.edges[0, k]))} - {self.name(int(g.edges[1, k]))}"
         if kind == kinds.ARBORESCENCE:
             return f"{self.name(k // g.n)} -> {self.name(k % g.n)}"
         if kind == kinds.EXPLICIT and len(self.shape) > 1:

@@ -1,4 +1,4 @@
-"""Noise to trace, and the formula on traces, as compiled loops: one file a structure."""
+"""Noise to trace, and the formula on traces: compiled loops for the CPU, Triton for CUDA, one file a structure."""
 
 import torch
 
@@ -12,15 +12,24 @@ def backends() -> dict[str, str]:
     import numba
 
     threads = torch.get_num_threads()
-    report = {"cpu": f"numba, version {numba.__version__}, batches shared by {threads} threads (torch.get_num_threads)"}
-    others = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "xpu": torch.xpu.is_available(),
-    }
-    for device, available in others.items():
+    report = {"cpu": f"numba {numba.__version__}, batches shared by {threads} threads (torch.get_num_threads)"}
+    if torch.cuda.is_available():
+        report["cuda"] = _cuda()
+    for device, available in {"mps": torch.backends.mps.is_available(), "xpu": torch.xpu.is_available()}.items():
         if available:
-            report[device] = (
-                "numba on the cpu: there is no kernel for this device yet, so tensors are copied there and back"
-            )
+            report[device] = "numba on the cpu: this device has no kernels, so tensors are copied there and back"
     return report
+
+
+def _cuda() -> str:
+    try:
+        import triton
+    except ImportError:
+        return "numba on the cpu, tensors are copied there and back: triton is not installed"
+    from gumtrace.kernels.cuda.ops import RANGES
+
+    ranges = "; ".join(f"{name} {reach}" for name, reach in RANGES.items())
+    return (
+        f"triton {triton.__version__}: {ranges}. Larger items, graphs given by their edges and a user's recursion: "
+        "numba on the cpu, tensors are copied there and back"
+    )

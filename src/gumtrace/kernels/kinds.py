@@ -1,11 +1,10 @@
 """What a kernel must know of a structure: its kind, its sizes, and the edges where the graph is sparse."""
 
-from typing import NamedTuple
-
-import numpy as np
+from typing import Any, NamedTuple
 
 SUBSET, PERMUTATION, MATCHING, SPANNING_TREE, SPARSE_TREE, ARBORESCENCE, BINARY_TREE, EXPLICIT = range(8)
-NO_EDGES = np.empty((2, 0), np.int32)
+OK, STUCK, NOT_A_NUMBER, SOME_IDLE = range(4)  # what the status of an item says
+ATTEMPTS = 16  # draws of an arborescence's G | T before the last one is kept as it is; rounding breaks one in 10^5
 
 
 class Geometry(NamedTuple):
@@ -17,7 +16,7 @@ class Geometry(NamedTuple):
     decisions: int  # the most decisions an item can have
     winner_slots: int  # integers a trace keeps: the winner of each decision (a binary tree needs none),
     link_slots: int  # and where decisions hang together in more than a chain, how
-    n: int  # nodes, rows or tokens
-    m: int  # columns
-    extra: int  # SpanningTree: components; Arborescence: root
-    edges: np.ndarray  # (2, E) int32, sparse graphs only
+    n: int  # nodes, rows or tokens; Subset: k
+    m: int = 0  # columns
+    extra: int = 0  # SpanningTree: components; Arborescence: root
+    edges: Any = None  # (2, E) int32 on the CPU, sparse graphs only

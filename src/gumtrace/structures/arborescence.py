@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gumtrace import constraints
-from gumtrace.kernels.cpu import ops
-from gumtrace.kernels.kinds import ARBORESCENCE, NO_EDGES, Geometry
+from gumtrace.kernels import ops
+from gumtrace.kernels.kinds import ARBORESCENCE, Geometry
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.replay import Choose
@@ -48,23 +48,23 @@ class Arborescence(Structure):
             raise ValueError(f"Arborescence: logits must be square, got {n} x {m}")
         if not 0 <= self.root < max(n, 1):
             raise ValueError(f"Arborescence: root {self.root} is not one of the {n} nodes")
-        if self._lengths is not None and (short := (self._lengths <= self.root) & (self._lengths > 0)).any():
-            item = tuple(short.nonzero()[0].tolist())
-            raise ValueError(
-                f"Arborescence: root {self.root} is not one of the {self._lengths[item]} nodes of item {item}"
-            )
+        if self._lengths is not None and self._looks:
+            short = ((self._lengths <= self.root) & (self._lengths > 0)).nonzero()
+            if len(short) > 0:
+                item = tuple(short[0].tolist())
+                raise ValueError(
+                    f"Arborescence: root {self.root} is not one of the {self._lengths[item]} nodes of item {item}"
+                )
         slots = max(n, 2 * n - 2)  # the nodes, and at most n - 2 cycles
-        geometry = Geometry(ARBORESCENCE, n * n, slots, slots, slots, n, 0, self.root, NO_EDGES)
-        return Layout(geometry, key_shape, self.logits.dtype, _adjacency), self.node_counts
+        geometry = Geometry(ARBORESCENCE, n * n, slots, slots, slots, n, 0, self.root)
+        return Layout(geometry, key_shape, self.logits.dtype, _adjacency), self._lengths
 
     @property
     def node_counts(self) -> Tensor:
         """How many nodes each item has, (*B,) or ()."""
-        return (
-            self._lengths
-            if self._lengths is not None
-            else torch.tensor(self.logits.shape[-1], device=self.logits.device)
-        )
+        if self._lengths is not None:
+            return self._lengths
+        return torch.full((), self.logits.shape[-1], device=self.logits.device)
 
     @property
     def racing(self) -> Tensor:
@@ -121,10 +121,10 @@ def _around(node: int, links: list[int]) -> int:
 
 def _adjacency(trace: Trace) -> Tensor:
     geometry, items = trace.layout.geometry, trace.shape.numel()
-    head = ops.arborescence_heads(geometry, *trace.rows()).long()
+    head = ops.arborescence_heads(*ops.parts(geometry), *trace.rows()).long()
     n = geometry.n
     value = torch.zeros(
         items, n + 1, n, dtype=trace.layout.dtype, device=trace.device
     )  # the last row is for nodes without an edge
-    value.scatter_(1, torch.where(head < 0, n, head)[:, None, :], 1)
+    value = value.scatter(1, torch.where(head < 0, n, head)[:, None, :], 1)
     return value[:, :n].reshape(*trace.shape, n, n)

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from gumtrace.kernels.cpu import ops
+from gumtrace.kernels import ops
+from gumtrace.kernels.kinds import NOT_A_NUMBER
 from gumtrace.structures import checks
 from gumtrace.structures.replay import Choose, every_run
 from gumtrace.traces import formula
-from gumtrace.traces.trace import Layout, Trace
+from gumtrace.traces.trace import Layout, Seal, Trace
 
 
 class Structure(Distribution):
@@ -22,7 +23,9 @@ class Structure(Distribution):
         mask: bool, the shape of logits: keys that may race.
         lengths: integers (*B,): node or token counts of ragged items; what is behind them is padding and may hold
             anything.
-        validate_args: check logits and masks now, values and traces later, as torch.distributions does.
+        validate_args: check logits and masks now, results, values and traces later, as torch.distributions does. Checks
+            wait for the device: on a GPU nothing does without them, and what would have been an error is an incomplete
+            trace.
     """
 
     has_rsample = False
@@ -35,14 +38,16 @@ class Structure(Distribution):
         self._key_dim = event_dim
         batch_shape, key_shape = logits.shape[: logits.dim() - event_dim], logits.shape[logits.dim() - event_dim :]
         x = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-        self._lengths = checks.lengths(name, lengths, logits, batch_shape, self._longest(key_shape))
+        self._validate_args = type(self)._validate_args if validate_args is None else validate_args
+        self._lengths = checks.lengths(name, lengths, logits, batch_shape, self._longest(key_shape), self._looks)
         for keep in (checks.mask(name, mask, logits), self._inside(key_shape)):
             if keep is not None:
                 x = torch.where(keep, x, -torch.inf)
         self._x = x  # (*B, *keys): the logits of keys that race, -inf for the others
         super().__init__(batch_shape, self._value_shape(key_shape), validate_args=validate_args)
-        self._layout, self._sizes = self._lay_out(key_shape)
-        self._seal = object()
+        self._layout, sizes = self._lay_out(key_shape)
+        self._sizes = None if sizes is None else sizes.to(torch.int32)
+        self._seal = Seal()
         if self._validate_args:
             self._check_feasible()
 
@@ -60,9 +65,9 @@ class Structure(Distribution):
         """The greatest length an item can have."""
         return min(key_shape, default=0)
 
-    def _lay_out(self, key_shape: torch.Size) -> tuple[Layout, Tensor]:
-        """The layout of traces, and the size of each item that its kernel needs (k, or a number of nodes), (*B,) or
-        ()."""
+    def _lay_out(self, key_shape: torch.Size) -> tuple[Layout, Tensor | None]:
+        """The layout of traces, and the size of each item that its kernel needs (k, or a number of nodes), (*B,); None
+        where all items have the layout's."""
         raise NotImplementedError
 
     def _decide(self, choose: Choose) -> tuple[list[int], list[int]]:
@@ -111,7 +116,7 @@ class Structure(Distribution):
         """One item of the batch, unbatched."""
         new = self.expand(self.batch_shape)
         new._batch_shape = torch.Size()
-        new._seal = object()  # traces of the batch are not traces of the item
+        new._seal = Seal()  # traces of the batch are not traces of the item
         new.logits, new._x = self.logits[index], self._x[index]
         for name in self._per_item:
             per_item = getattr(self, name)
@@ -122,8 +127,12 @@ class Structure(Distribution):
     def _rows(self) -> Tensor:
         return self._x.reshape(self.batch_shape.numel(), self._layout.geometry.keys)
 
-    def _row_sizes(self) -> Tensor:
-        return self._sizes.reshape(-1).to(torch.int32)
+    def _row_sizes(self) -> Tensor | None:
+        return None if self._sizes is None else self._sizes.reshape(-1)
+
+    @property
+    def _head(self) -> tuple[list[int], Tensor | None]:
+        return ops.parts(self._layout.geometry)
 
     def _items(self, sample_shape) -> tuple[torch.Size, int]:
         shape = torch.Size(sample_shape) + self.batch_shape
@@ -144,7 +153,7 @@ class Structure(Distribution):
     def perturb(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Tensor:
         """Perturbed logits G = logits + Gumbel(0, 1), sample + batch + keys; gradients flow to the logits."""
         shape, items = self._items(sample_shape)
-        return formula.perturb(self._rows(), self._layout, items, generator).reshape(shape + self.key_shape)
+        return formula.perturb(self._rows(), self._layout.geometry, items, generator).reshape(shape + self.key_shape)
 
     def trace(self, noise: Tensor) -> Trace:
         """Run the algorithm on given perturbed logits."""
@@ -157,14 +166,13 @@ class Structure(Distribution):
         noise = torch.where(self._x.isneginf(), -torch.inf, noise.detach().to(self._x.dtype))
         return self._trace_rows(noise.reshape(shape.numel(), self._layout.geometry.keys), shape)
 
-    @torch.no_grad()
     def sample_trace(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Trace:
         """Traces of independent runs."""
         shape, items = self._items(sample_shape)
-        outcome = ops.sample(self._layout.geometry, self._rows(), self._row_sizes(), items, generator)
-        return self._finish(shape, *outcome)
+        rows = self._rows().detach()
+        seed = ops.new_seed(rows.device, generator)
+        return self._finish(shape, *ops.sample(*self._head, rows, self._row_sizes(), items, seed))
 
-    @torch.no_grad()
     def sample(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Tensor:  # type: ignore[override]
         """Structures of independent runs."""
         return self.sample_trace(sample_shape, generator=generator).value
@@ -173,7 +181,8 @@ class Structure(Distribution):
         """G given the trace, reparameterised: run again, it gives the trace back."""
         self._check_trace(trace)
         g, failed = formula.conditional(self._rows(), self._row_sizes(), trace, generator)
-        self._warn_of_broken(failed, g.dtype)
+        if self._looks:
+            self._warn_of_broken(failed, g.dtype)
         return g.reshape(trace.shape + self.key_shape)
 
     def _warn_of_broken(self, broken: Tensor, dtype: torch.dtype) -> None:
@@ -191,16 +200,14 @@ class Structure(Distribution):
         return self.trace(self._x.detach()).value
 
     def _trace_rows(self, rows: Tensor, shape: torch.Size) -> Trace:
-        return self._finish(shape, *ops.trace(self._layout.geometry, rows, self._row_sizes()))
+        return self._finish(shape, *ops.trace(*self._head, rows, self._row_sizes()))
 
     def _finish(self, shape: torch.Size, winners: Tensor, links: Tensor, status: Tensor) -> Trace:
-        if status.any():
+        if self._looks and status.any():
             self._complain(status)
         geometry = self._layout.geometry
         winners, links = winners.reshape(*shape, geometry.winner_slots), links.reshape(*shape, geometry.link_slots)
-        trace = Trace(self._layout, winners, links)
-        object.__setattr__(trace, "seal", self._seal)
-        return trace
+        return Trace(self._layout, winners, links, self._seal)
 
     # Log-probabilities -----------------------------------------------------------------------------
 
@@ -254,6 +261,11 @@ class Structure(Distribution):
 
     # Validation ------------------------------------------------------------------------------------
 
+    @property
+    def _looks(self) -> bool:
+        """Whether results are looked at: on the CPU always, on a device of its own that means to wait for it."""
+        return self._validate_args or (self.logits.device.type == "cpu" and not ops.watched([self.logits]))
+
     def _inside(self, key_shape: torch.Size) -> Tensor | None:
         """Keys none of whose indices lies in the padding."""
         if self._lengths is None:
@@ -267,20 +279,20 @@ class Structure(Distribution):
     def _check_feasible(self) -> None:
         """No nan among the keys that race, and enough of them for the algorithm to end well."""
         rows = self._rows().detach()
-        status = ops.check_logits(self._layout.geometry, rows)
-        self._complain(status * (status == ops.NOT_A_NUMBER))
+        status = ops.check_logits(*self._head, rows)
+        self._complain(status * (status == NOT_A_NUMBER))
         if status.any():  # some keys are idle: see whether the others are enough
-            self._complain(ops.trace(self._layout.geometry, rows, self._row_sizes())[2])
+            self._complain(ops.trace(*self._head, rows, self._row_sizes())[2])
         elif self._may_be_stuck:
             some = slice(None) if self._lengths is not None else slice(1)  # without lengths all items are one graph
-            self._complain(ops.trace(self._layout.geometry, rows[some], self._row_sizes())[2])
+            self._complain(ops.trace(*self._head, rows[some], self._row_sizes())[2])
 
     def _complain(self, status: Tensor) -> None:
         bad = status.nonzero()
         if len(bad) == 0:
             return
         where = checks.item_name(int(bad[0]), self.batch_shape)
-        if status[bad[0]] == ops.NOT_A_NUMBER:
+        if status[bad[0]] == NOT_A_NUMBER:
             raise ValueError(f"{type(self).__name__}: {where} has a nan or +inf among the keys that race")
         raise ValueError(f"{type(self).__name__}: {where} {self._stuck()}")
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gumtrace import constraints
-from gumtrace.kernels.kinds import BINARY_TREE, NO_EDGES, Geometry
+from gumtrace.kernels.kinds import BINARY_TREE, Geometry
 from gumtrace.structures.base import Structure
 from gumtrace.structures.replay import Choose
 from gumtrace.traces.trace import Layout, Trace
@@ -37,8 +37,8 @@ class BinaryTree(Structure):
 
     def _lay_out(self, key_shape):
         (n,) = key_shape
-        geometry = Geometry(BINARY_TREE, n, n, 0, n, n, 0, 0, NO_EDGES)
-        return Layout(geometry, key_shape, torch.long, _parents), torch.zeros((), dtype=torch.int32)
+        geometry = Geometry(BINARY_TREE, n, n, 0, n, n)
+        return Layout(geometry, key_shape, torch.long, _parents), None
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(X), the log-probability of the one trace that gives X."""

@@ -27,7 +27,7 @@ def mask(name: str, given, logits: Tensor) -> Tensor | None:
     return given
 
 
-def lengths(name: str, given, logits: Tensor, batch_shape: torch.Size, longest: int) -> Tensor | None:
+def lengths(name: str, given, logits: Tensor, batch_shape: torch.Size, longest: int, look: bool) -> Tensor | None:
     if given is None:
         return None
     given = torch.as_tensor(given, device=logits.device)
@@ -36,6 +36,8 @@ def lengths(name: str, given, logits: Tensor, batch_shape: torch.Size, longest: 
     if not _broadcasts(given.shape, batch_shape):
         raise ValueError(f"{name}: lengths {tuple(given.shape)} do not fit batch shape {tuple(batch_shape)}")
     given = given.expand(batch_shape)
+    if not look:
+        return given.clamp(0, longest)  # kernels trust them
     bad = ((given < 0) | (given > longest)).flatten().nonzero()
     if len(bad) > 0:
         flat = int(bad[0])
@@ -63,7 +65,7 @@ def same_layout(name: str, ours: Layout, theirs: Layout) -> None:
     if a.kind != EXPLICIT:  # a user's recursion has no fixed number of decisions
         fields.append("decisions")
     same = all(getattr(a, field) == getattr(b, field) for field in fields)
-    if not same or not (a.edges is b.edges or np.array_equal(a.edges, b.edges)):
+    if not same or not (a.edges is b.edges or torch.equal(a.edges, b.edges)):
         raise ValueError(f"{name}: the trace belongs to another structure, size or graph")
     if type(ours.algorithm) is not type(theirs.algorithm):
         raise ValueError(f"{name}: the trace belongs to another algorithm, {type(theirs.algorithm).__name__}")

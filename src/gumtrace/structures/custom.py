@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from gumtrace.kernels.cpu import ops
-from gumtrace.kernels.kinds import EXPLICIT, NO_EDGES, Geometry
+from gumtrace.kernels import ops
+from gumtrace.kernels.kinds import ATTEMPTS, EXPLICIT, NOT_A_NUMBER, Geometry
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.recursion import Algorithm, Run, argmin_of, execute, key_set, started
@@ -91,15 +91,15 @@ class Custom(Structure):
         return torch.as_tensor(self._run(_noise(first)).value(self.algorithm)).shape
 
     def _lay_out(self, key_shape):
-        geometry = Geometry(EXPLICIT, key_shape.numel(), 0, 0, 0, 0, 0, 0, NO_EDGES)
+        geometry = Geometry(EXPLICIT, key_shape.numel(), 0, 0, 0, 0)
         combined = partial(_combined, algorithm=self.algorithm, value_shape=self.event_shape)
         to_value = combined if self._combines else indicator
         layout = Layout(geometry, key_shape, self.logits.dtype, to_value, self.algorithm)
-        return layout, torch.zeros((), dtype=torch.int32)
+        return layout, None
 
     def _check_feasible(self) -> None:
-        status = ops.check_logits(self._layout.geometry, self._rows().detach())
-        self._complain(status * (status == ops.NOT_A_NUMBER))
+        status = ops.check_logits(*self._head, self._rows().detach())
+        self._complain(status * (status == NOT_A_NUMBER))
         if self.batch_shape.numel() > 0:
             self._run(_noise(self._rows()[0]))
 
@@ -107,21 +107,21 @@ class Custom(Structure):
         racing = set(np.flatnonzero(noise > -np.inf).tolist())
         return execute(self.algorithm, racing, argmin_of(noise))
 
-    @torch.no_grad()
     def sample_trace(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Trace:
         shape, items = self._items(sample_shape)
-        return self._trace_rows(ops.perturb(self._layout.geometry, self._rows(), items, generator), shape)
+        seed = ops.new_seed(self._x.device, generator)
+        return self._trace_rows(ops.perturb(*self._head, self._rows().detach(), items, seed), shape)
 
     def _trace_rows(self, rows: Tensor, shape: torch.Size) -> Trace:
-        status = ops.check_logits(self._layout.geometry, rows)
-        self._complain(status * (status == ops.NOT_A_NUMBER))
+        status = ops.check_logits(*self._head, rows)
+        self._complain(status * (status == NOT_A_NUMBER))
         return self._pack([self._run(_noise(row)) for row in rows], shape)
 
     def conditional(self, trace: Trace, *, generator: torch.Generator | None = None) -> Tensor:
         """G given the trace. An algorithm may subtract in any way, so each draw is run again, and those that lost
         their trace are redrawn."""
         g = super().conditional(trace, generator=generator)
-        for _ in range(ops.ATTEMPTS):
+        for _ in range(ATTEMPTS):
             broken = ~self.trace(g).equals(trace)
             if not broken.any():
                 return g

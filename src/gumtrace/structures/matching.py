@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gumtrace import constraints
-from gumtrace.kernels.kinds import MATCHING, NO_EDGES, Geometry
+from gumtrace.kernels.kinds import MATCHING, Geometry
 from gumtrace.structures.base import Structure
 from gumtrace.structures.exact import matching_log_prob
 from gumtrace.structures.replay import Choose
@@ -51,8 +51,8 @@ class Matching(Structure):
             raise ValueError(
                 f"Matching: needs at least as many columns as rows, got {n} rows and {m} columns; transpose the logits"
             )
-        geometry = Geometry(MATCHING, n * m, n, n, 0, n, m, 0, NO_EDGES)
-        return Layout(geometry, key_shape, self.logits.dtype, indicator), torch.zeros((), dtype=torch.int32)
+        geometry = Geometry(MATCHING, n * m, n, n, 0, n, m)
+        return Layout(geometry, key_shape, self.logits.dtype, indicator), None
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(X), summed over all orders in which its entries can be chosen: 2^n states."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gumtrace import constraints
-from gumtrace.kernels.kinds import NO_EDGES, PERMUTATION, Geometry
+from gumtrace.kernels.kinds import PERMUTATION, Geometry
 from gumtrace.structures.base import Structure
 from gumtrace.structures.replay import Choose
 from gumtrace.traces.trace import Layout, Trace
@@ -47,11 +47,9 @@ class Permutation(Structure):
 
     def _lay_out(self, key_shape):
         (d,) = key_shape
-        geometry = Geometry(PERMUTATION, d, d, d, 0, d, 0, 0, NO_EDGES)
+        geometry = Geometry(PERMUTATION, d, d, d, 0, d)
         dtype = self.logits.dtype if self.matrix else torch.long
-        return Layout(geometry, key_shape, dtype, _matrix_of if self.matrix else _vector_of), torch.zeros(
-            (), dtype=torch.int32
-        )
+        return Layout(geometry, key_shape, dtype, _matrix_of if self.matrix else _vector_of), None
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(X), the log-probability of the one trace that gives X."""
@@ -60,7 +58,7 @@ class Permutation(Structure):
         racing = self.racing.expand(order.shape)
         count = racing.sum(-1, keepdim=True)
         position = torch.where(racing, racing.cumsum(-1) - 1, racing.shape[-1] - 1 - (~racing).cumsum(-1) + 1)
-        winners = torch.empty_like(order).scatter_(-1, position, order)  # the racing ones first
+        winners = torch.empty_like(order).scatter(-1, position, order)  # the racing ones first
         winners = torch.where(torch.arange(order.shape[-1], device=order.device) < count, winners, -1).int()
         return self.trace_log_prob(Trace(self._layout, winners, winners[..., :0]))
 
@@ -87,6 +85,6 @@ def _vector_of(trace: Trace) -> Tensor:
 def _matrix_of(trace: Trace) -> Tensor:
     value = _vector_of(trace)
     won = torch.zeros(*trace.shape, value.shape[-1] + 1, dtype=trace.layout.dtype, device=trace.device)
-    won = won.scatter_(-1, trace.winners % won.shape[-1], 1)[..., :-1]  # -1 lands in the last bin
+    won = won.scatter(-1, trace.winners % won.shape[-1], 1)[..., :-1]  # -1 lands in the last bin
     matrix = torch.zeros(*value.shape, value.shape[-1], dtype=trace.layout.dtype, device=trace.device)
-    return matrix.scatter_(-1, value[..., None], won[..., None])
+    return matrix.scatter(-1, value[..., None], won[..., None])

@@ -4,17 +4,16 @@ stop:  `components` parts are left                          split:  one race of 
 map:   the winner joins two parts, edges inside them leave  combine:  the set of winners
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gumtrace import constraints
-from gumtrace.kernels.kinds import NO_EDGES, SPANNING_TREE, SPARSE_TREE, Geometry
+from gumtrace.kernels.kinds import SPANNING_TREE, SPARSE_TREE, Geometry
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.exact import spanning_tree_log_prob
 from gumtrace.structures.replay import Choose
-from gumtrace.traces.trace import Layout, Trace, indicator
+from gumtrace.traces.trace import Layout, indicator
 
 
 class SpanningTree(Structure):
@@ -93,22 +92,23 @@ class SpanningTree(Structure):
         if self._edges is not None:
             n = self._num_nodes
             steps = max(n - c, 0)
-            edges = np.ascontiguousarray(self._edges.cpu().numpy().astype(np.int32))
+            edges = self._edges.to("cpu", torch.int32).contiguous()
             geometry = Geometry(SPARSE_TREE, key_shape[0], steps, steps, 0, n, 0, c, edges)
-            return Layout(geometry, key_shape, self.logits.dtype, indicator), self.node_counts
+            return Layout(geometry, key_shape, self.logits.dtype, indicator), self._lengths
         n, m = key_shape
         if n != m:
             raise ValueError(f"SpanningTree: logits must be square, got {n} x {m}")
         steps = max(n - c, 0)
-        geometry = Geometry(SPANNING_TREE, n * n, steps, steps, 0, n, 0, c, NO_EDGES)
-        return Layout(geometry, key_shape, self.logits.dtype, _symmetric), self.node_counts
+        geometry = Geometry(SPANNING_TREE, n * n, steps, steps, 0, n, 0, c)
+        return Layout(geometry, key_shape, self.logits.dtype, indicator), self._lengths
 
     @property
     def node_counts(self) -> Tensor:
         """How many nodes each item has, (*B,) or ()."""
         if self._lengths is not None:
             return self._lengths
-        return torch.tensor(self._num_nodes if self.is_sparse else self.logits.shape[-1], device=self.logits.device)
+        nodes = self._num_nodes if self.is_sparse else self.logits.shape[-1]
+        return torch.full((), nodes, device=self.logits.device)
 
     def _longest(self, key_shape):
         return self._num_nodes if self.is_sparse else min(key_shape)
@@ -187,8 +187,3 @@ def _checked_edges(edge_index: Tensor, nodes: int) -> Tensor:
         ends = edge_index[:, edge].tolist()
         raise ValueError(f"SpanningTree: edge {edge} = {ends} names a node outside 0..{nodes - 1}")
     return edge_index
-
-
-def _symmetric(trace: Trace) -> Tensor:
-    upper = indicator(trace)
-    return upper + upper.mT

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gumtrace import constraints
-from gumtrace.kernels.kinds import NO_EDGES, SUBSET, Geometry
+from gumtrace.kernels.kinds import SUBSET, Geometry
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.exact import subset_log_prob
@@ -36,7 +36,7 @@ class Subset(Structure):
     _per_item = ("_sizes", "_lengths", "k")
 
     def __init__(self, logits: Tensor, k: int | Tensor, *, mask=None, lengths=None, validate_args: bool | None = None):
-        k = torch.as_tensor(k, device=logits.device if torch.is_tensor(logits) else None)
+        k = torch.as_tensor(k, device=logits.device if torch.is_tensor(k) and torch.is_tensor(logits) else None)
         if k.is_floating_point() or k.dtype == torch.bool:
             raise TypeError(f"Subset: k must be an int or an integer tensor, got {k.dtype}")
         self.k = k
@@ -61,8 +61,8 @@ class Subset(Structure):
             k = int(self.k.flatten()[bad[0]])
             raise ValueError(f"Subset: {where} has k = {k}, which is not between 0 and the number of keys {d}")
         high = int(self.k.max()) if self.k.numel() else 0
-        geometry = Geometry(SUBSET, d, high, high, 0, d, 0, 0, NO_EDGES)
-        return Layout(geometry, key_shape, self.logits.dtype, indicator), self.k
+        geometry = Geometry(SUBSET, d, high, high, 0, high)
+        return Layout(geometry, key_shape, self.logits.dtype, indicator), self.k if self.k.dim() > 0 else None
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(S), by quadrature over the time at which the last chosen key came in: exact to the precision of the

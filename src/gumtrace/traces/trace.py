@@ -1,12 +1,13 @@
 """A trace: what an algorithm decided, in as few integers as say it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gumtrace.kernels import ops
 from gumtrace.kernels.kinds import BINARY_TREE, Geometry
 
 
@@ -21,6 +22,10 @@ class Layout:
     algorithm: Any = None  # of a user's recursion: only its own traces fit it
 
 
+class Seal:
+    """What a distribution knows its own traces by."""
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """The decisions of runs of an algorithm: integers only, no autograd state. Leading dimensions are sample + batch.
@@ -32,7 +37,7 @@ class Trace:
     layout: Layout
     choices: Tensor  # (*S, winner_slots) int32: key that won each decision, -1 for none
     links: Tensor  # (*S, link_slots) int32
-    seal: Any = field(default=None, init=False, repr=False)  # of the distribution that made it and need not check it
+    seal: Any = None  # of the distribution that made it and need not check it
 
     @property
     def value(self) -> Tensor:
@@ -70,7 +75,7 @@ class Trace:
         return same
 
     def to(self, device: torch.device | str) -> "Trace":
-        return replace(self, choices=self.choices.to(device), links=self.links.to(device))
+        return replace(self, choices=self.choices.to(device), links=self.links.to(device), seal=None)
 
     def __getitem__(self, index) -> "Trace":
         if len(self.shape) == 0:
@@ -78,7 +83,8 @@ class Trace:
         index = index if isinstance(index, tuple) else (index,)
         if not any(i is Ellipsis for i in index):
             index = (*index, ...)
-        return replace(self, choices=self.choices[(*index, slice(None))], links=self.links[(*index, slice(None))])
+        choices, links = (x[(*index, slice(None))] for x in (self.choices, self.links))
+        return replace(self, choices=choices, links=links, seal=None)
 
     def __len__(self) -> int:
         if len(self.shape) == 0:
@@ -98,11 +104,7 @@ def _same_rows(a: Tensor, b: Tensor) -> Tensor:
 
 
 def indicator(trace: Trace) -> Tensor:
-    """0/1 over the keys: 1 = winner."""
+    """0/1 over the keys: 1 = winner; symmetric for a dense spanning tree."""
     layout = trace.layout
-    keys = layout.geometry.keys
-    winners = trace.winners
-    # one bin more than keys, for decisions that never happened
-    value = torch.zeros(*trace.shape, keys + 1, dtype=layout.dtype, device=trace.device)
-    value.scatter_(-1, torch.where(winners < 0, keys, winners), 1)
-    return value[..., :keys].reshape(*trace.shape, *layout.event_shape)
+    rows = ops.indicator(*ops.parts(layout.geometry), trace.rows()[0], layout.dtype)
+    return rows.reshape(*trace.shape, *layout.event_shape)

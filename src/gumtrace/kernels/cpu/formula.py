@@ -11,31 +11,45 @@ import math
 
 import numpy as np
 
-from gumtrace.kernels.cpu.incidence import ARBORESCENCE, EXPLICIT, down, gather, incidence, up, winner_of, workspace
-from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.incidence import (
+    ARBORESCENCE,
+    EXPLICIT,
+    down,
+    gather,
+    incidence,
+    up,
+    winner_of,
+    workspace,
+)
+from gumtrace.kernels.cpu.jit import inlined, jit
 from gumtrace.kernels.cpu.sampling import OK, trace_row
-from gumtrace.kernels.cpu.vectors import exp_row, integer_row, log_exponential_row, log_row, sum_range
+from gumtrace.kernels.cpu.vectors import (
+    copy_row,
+    exp64,
+    exp_row,
+    integer_row,
+    log64,
+    log_exponential_row,
+    log_row,
+    places,
+    sum_range,
+)
 
 
-@jit
+@inlined
 def _log_totals(s, logits, groups, out):
     """out = log Λ; 0 where there is no decision."""
-    gather(s, logits, groups)
+    gather(s, logits, groups, s.ref)
     for g in range(groups):
-        if s.ref[g] == -np.inf:
-            s.val[g] = 0.0
-        elif s.offsets[g + 1] - s.offsets[g] == 1:
-            s.val[g] = 1.0
-        else:
-            s.val[g] = sum_range(s.row, s.offsets[g], s.offsets[g + 1])
+        s.val[g] = sum_range(s.row, s.offsets[g], s.offsets[g + 1])
     up(s, groups)
     for b in range(out.size):
-        s.row[b] = s.d_val[b] if s.d_val[b] > 0.0 else 1.0
-    log_row(s.row, out.size, s.scratch)
+        s.d_val[b] = s.d_val[b] if s.d_val[b] > 0.0 else 1.0
+    log64(s.d_val, out.size, s.bits)
     out[:] = 0.0
     for g in range(groups):
         b = s.decision[g]
-        out[b] = s.d_ref[b] + s.row[b]
+        out[b] = s.d_ref[b] + s.d_val[b]
 
 
 @jit
@@ -53,18 +67,20 @@ def log_prob(start, stop, geometry, logits, winners, links, out, totals):
         out[i] = total
 
 
-@jit
+@inlined
 def _add_to_keys(s, x, groups, out):
     """out[k] += e^(x_k + ref_g) val_g."""
     row = s.row
+    gather(s, x, groups, s.top)
     for g in range(groups):
-        for i in range(s.offsets[g], s.offsets[g + 1]):
-            row[i] = np.float64(x[s.keys[i]]) + s.ref[g]  # large numbers that cancel: not in float32
-    exp_row(row, s.offsets[groups], s.scratch)
+        s.weight[g] = s.top[g] + s.ref[g] if s.top[g] > -np.inf else -np.inf  # large numbers that cancel
+    exp64(s.weight, groups, s.bits)
     for g in range(groups):
-        val = row.dtype.type(s.val[g])
-        for i in range(s.offsets[g], s.offsets[g + 1]):
-            out[s.keys[i]] += row[i] * val
+        factor = row.dtype.type(s.weight[g] * s.val[g])
+        for i in places(s.offsets[g], s.offsets[g + 1]):
+            row[i] *= factor
+    for i in range(s.offsets[groups]):
+        out[np.uint32(s.keys[i])] += row[i]
 
 
 @jit
@@ -91,8 +107,8 @@ def to_keys(start, stop, geometry, winners, links, alpha, beta, h, out):
     s = workspace(geometry, links, beta)
     for i in range(start, stop):
         groups = incidence(s, geometry, winners[i], links[i])
-        s.d_ref[:] = alpha[i]
-        s.d_val[:] = h[i]
+        copy_row(alpha[i], geometry.decisions, s.d_ref)
+        copy_row(h[i], geometry.decisions, s.d_val)
         down(s, groups)
         out[i, :] = 0.0
         _add_to_keys(s, beta[i], groups, out[i])
@@ -104,11 +120,11 @@ def to_decisions(start, stop, geometry, winners, links, alpha, beta, h, out):
     s = workspace(geometry, links, beta)
     for i in range(start, stop):
         groups = incidence(s, geometry, winners[i], links[i])
-        gather(s, beta[i], groups)
+        gather(s, beta[i], groups, s.ref)
         for g in range(groups):
             s.val[g] = 0.0
             if s.ref[g] > -np.inf:
-                for j in range(s.offsets[g], s.offsets[g + 1]):
+                for j in places(s.offsets[g], s.offsets[g + 1]):
                     s.val[g] += s.row[j] * h[i, s.keys[j]]
         up(s, groups)
         for b in range(geometry.decisions):
@@ -124,7 +140,7 @@ def _scaled(s, b, alpha):
 @jit
 def _log_shared(s, z, groups):
     """ref = log Σ e^z over the decisions of each group."""
-    s.d_ref[:] = z
+    copy_row(z, z.size, s.d_ref)
     s.d_val[:] = 1.0
     down(s, groups)
     for g in range(groups):
@@ -143,7 +159,7 @@ def log_spread(start, stop, geometry, winners, links, z, out):
         _log_shared(s, z[i], groups)
         out[i, :] = -np.inf
         for g in range(groups):
-            for j in range(s.offsets[g], s.offsets[g + 1]):
+            for j in places(s.offsets[g], s.offsets[g + 1]):
                 out[i, s.keys[j]] = s.ref[g]
 
 
@@ -190,7 +206,7 @@ def _add_fresh(s, x, groups, shared, more):
     row = s.row
     listed = s.offsets[groups + 1]
     for q in range(groups):
-        for i in range(s.offsets[q], s.offsets[q + 1]):
+        for i in places(s.offsets[q], s.offsets[q + 1]):
             shared[i] = s.ref[q]
     for i in range(s.offsets[groups], listed):
         shared[i] = -np.inf
@@ -220,13 +236,13 @@ def _place(s, geometry, x, groups, winners, links, g):
         s.top[q] = node
         cap = np.nextafter(node, below) if ordered else row.dtype.type(np.inf)
         winner = winner_of(geometry, winners, links, s.decision[q])
-        for i in range(s.offsets[q], s.offsets[q + 1]):
+        for i in places(s.offsets[q], s.offsets[q + 1]):
             k = s.keys[i]
             if k == winner:
                 g[k] = node
             elif x[k] > -np.inf:
                 g[k] = min(row[i], cap)
-    for i in range(s.offsets[groups], s.offsets[groups + 1]):
+    for i in places(s.offsets[groups], s.offsets[groups + 1]):
         if x[s.keys[i]] > -np.inf:
             g[s.keys[i]] = row[i]
 
@@ -246,13 +262,13 @@ def conditional_grad(start, stop, geometry, logits, winners, links, totals, z, g
             groups = incidence(s, geometry, winners[i], links[i])
             _log_shared(s, z[i], groups)
             for q in range(groups):
-                for p in range(s.offsets[q], s.offsets[q + 1]):
+                for p in places(s.offsets[q], s.offsets[q + 1]):
                     row[p] = min(np.float64(g[i, s.keys[p]]) + s.ref[q], 0.0)
             exp_row(row, s.offsets[groups], s.scratch)
             for q in range(groups):
                 winner = winner_of(geometry, winners[i], links[i], s.decision[q])
                 total = 0.0
-                for p in range(s.offsets[q], s.offsets[q + 1]):
+                for p in places(s.offsets[q], s.offsets[q + 1]):
                     k = s.keys[p]
                     if x[k] > -np.inf:
                         share = one if k == winner else row[p]
@@ -260,7 +276,7 @@ def conditional_grad(start, stop, geometry, logits, winners, links, totals, z, g
                         total += share * grad[i, k]
                 s.val[q] = total
                 s.ref[q] = -s.ref[q]
-            for p in range(s.offsets[groups], s.offsets[groups + 1]):
+            for p in places(s.offsets[groups], s.offsets[groups + 1]):
                 if x[s.keys[p]] > -np.inf:
                     out[j, s.keys[p]] += grad[i, s.keys[p]]
             up(s, groups)

@@ -19,15 +19,17 @@ import numpy as np
 from gumtrace.kernels import kinds
 from gumtrace.kernels.cpu.arborescence import incidence_arborescence
 from gumtrace.kernels.cpu.binary_tree import incidence_binary_tree
-from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.jit import inlined, jit
 from gumtrace.kernels.cpu.matching import incidence_matching
+from gumtrace.kernels.cpu.order import extent
 from gumtrace.kernels.cpu.spanning_tree import incidence_dense, incidence_sparse
 from gumtrace.kernels.cpu.subset import incidence_subset
-from gumtrace.kernels.cpu.vectors import exp64, exp_row, integer_row
+from gumtrace.kernels.cpu.vectors import copy_row, exp64, exp_row, fetch, integer_row, places
 
 SUBSET, PERMUTATION, MATCHING = kinds.SUBSET, kinds.PERMUTATION, kinds.MATCHING
 SPANNING_TREE, SPARSE_TREE, ARBORESCENCE = kinds.SPANNING_TREE, kinds.SPARSE_TREE, kinds.ARBORESCENCE
 BINARY_TREE, EXPLICIT = kinds.BINARY_TREE, kinds.EXPLICIT
+CLOSE = 60.0  # numbers whose logarithms differ by less can share one exponent, in float32 too
 
 
 @jit
@@ -99,7 +101,7 @@ class Workspace(NamedTuple):
     top: np.ndarray  # (groups,) float64: the largest exponent so far on the way through the forest
     sums: np.ndarray  # (groups,) float64
     weight: np.ndarray  # (2 groups,) float64: factors e^(ref - top), made in one sweep
-    bits: np.ndarray  # (2 groups,) int64
+    bits: np.ndarray  # (2 groups or decisions,) int64
     d_ref: np.ndarray  # (decisions,) float64
     d_val: np.ndarray
     row: np.ndarray  # (keys,) in the dtype of the logits
@@ -119,7 +121,7 @@ def workspace(geometry, links, like):
         np.empty(groups),
         np.empty(groups),
         np.empty(2 * groups),
-        np.empty(2 * groups, np.int64),
+        np.empty(max(2 * groups, geometry.decisions), np.int64),
         np.empty(geometry.decisions),
         np.empty(geometry.decisions),
         np.empty(max(geometry.keys, groups), like.dtype),
@@ -136,29 +138,71 @@ def _group_capacity(geometry, links):
     return geometry.decisions
 
 
-@jit
-def gather(s, x, groups):
-    """row = e^(x - ref) over the listed keys, ref the largest x of each group."""
-    row = s.row
-    for g in range(groups):
-        top = row.dtype.type(-np.inf)
-        for i in range(s.offsets[g], s.offsets[g + 1]):
-            row[i] = x[s.keys[i]]
-            top = max(top, row[i])
-        s.ref[g] = top
-        if top > -np.inf:
-            for i in range(s.offsets[g], s.offsets[g + 1]):
-                row[i] -= top
-    exp_row(row, s.offsets[groups], s.scratch)
+@inlined
+def gather(s, x, groups, ref):
+    """row = e^(x - ref) over the listed keys. Where x lies close together ref is the largest of all, else that of each
+    group."""
+    row, listed = s.row, s.offsets[groups]
+    if listed == 0:
+        ref[:groups] = -np.inf
+        return
+    s.scratch[0] = fetch(x)
+    for i in range(listed):
+        row[i] = x[np.uint32(s.keys[i])]  # unsigned for speed, see `places`
+    low, high = extent(row, listed, s.scratch)
+    if 0.0 <= high - low < CLOSE:
+        ref[:groups] = high
+        for i in range(listed):
+            row[i] -= high
+    else:
+        for g in range(groups):
+            top = row.dtype.type(-np.inf)
+            for i in places(s.offsets[g], s.offsets[g + 1]):
+                top = max(top, row[i])
+            ref[g] = top
+            if top > -np.inf:
+                for i in places(s.offsets[g], s.offsets[g + 1]):
+                    row[i] -= top
+    exp_row(row, listed, s.scratch)
 
 
-@jit
+@inlined
 def up(s, groups):
     """Every group's val e^ref goes to its own decision and to all before it: sums in d_val e^d_ref."""
+    low, high = np.inf, -np.inf
+    for g in range(groups):
+        high = max(high, s.ref[g])
+        low = min(low, s.ref[g] if s.ref[g] > -np.inf else low)
+    if 0.0 <= high - low < CLOSE:
+        _up_close(s, groups, high)
+    else:
+        _up_wide(s, groups)
+
+
+@inlined
+def _up_close(s, groups, high):
+    """One exponent will do for all."""
+    parent, decision, sums = s.parent, s.decision, s.sums
+    for g in range(groups):
+        sums[g] = s.ref[g] - high
+    exp64(sums, groups, s.bits)
+    for g in range(groups):
+        sums[g] *= s.val[g]
+    s.d_val[:] = 0.0
+    for g in range(groups - 1, -1, -1):
+        s.d_val[decision[g]] += sums[g]
+        if parent[g] >= 0:
+            sums[parent[g]] += sums[g]
+    for b in range(s.d_val.size):
+        s.d_ref[b] = high if s.d_val[b] != 0.0 else -np.inf
+
+
+@jit
+def _up_wide(s, groups):
     parent, decision, weight, top = s.parent, s.decision, s.weight, s.top
     s.d_ref[:] = -np.inf
     s.d_val[:] = 0.0
-    top[:groups] = s.ref[:groups]
+    copy_row(s.ref, groups, top)
     for g in range(groups - 1, -1, -1):
         if parent[g] >= 0:
             top[parent[g]] = max(top[parent[g]], top[g])
@@ -177,7 +221,7 @@ def up(s, groups):
             s.sums[parent[g]] += total * weight[2 * g + 1]
 
 
-@jit
+@inlined
 def down(s, groups):
     """Every group gets the sum of d_val e^d_ref over its own decision and all before it, in val e^ref."""
     parent, weight = s.parent, s.weight

@@ -7,11 +7,14 @@ compiled code is valid only for exactly the sources of all kernels together.
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from numba import njit
 
-SOURCES = [Path(__file__).parents[1] / "kinds.py", *sorted(Path(__file__).parent.glob("*.py"))]
+NOT_COMPILED = {"ops.py", "threads.py"}
+FILES = (path for path in Path(__file__).parent.glob("*.py") if path.name not in NOT_COMPILED)
+SOURCES = [Path(__file__).parents[1] / "kinds.py", *sorted(FILES)]
 STAMP = hashlib.sha256(b"\0".join(path.read_bytes() for path in SOURCES)).hexdigest()
 
 
@@ -26,3 +29,7 @@ def jit(function: Callable, **options) -> Callable:
     if cache_file is not None and hasattr(cache_file, "_source_stamp"):
         cache_file._source_stamp = STAMP
     return compiled
+
+
+# For functions of many arrays that are called for every item: a call would put a description of each on the stack.
+inlined = partial(jit, forceinline=True)

@@ -4,6 +4,7 @@ import numpy as np
 
 from gumtrace.kernels.cpu.incidence import incidence, workspace
 from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.ops import compiled
 from gumtrace.kernels.kinds import Geometry
 
 
@@ -14,7 +15,7 @@ def members(geometry: Geometry, winners: np.ndarray, links: np.ndarray) -> list[
         winners: (winner_slots,) int32.
         links: (link_slots,) int32.
     """
-    ends, keys = _members(geometry, winners[None], links[None], np.empty(0, np.float32))
+    ends, keys = _members(compiled(geometry), winners[None], links[None], np.empty(0, np.float32))
     return [np.sort(part) for part in np.split(keys, ends[1:-1])] if len(ends) > 1 else []
 
 

@@ -4,27 +4,32 @@ Outputs come from `torch.empty`, and kernels fill their own rows: a fill by torc
 spinning for a while on the cores that ours need.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gumtrace.kernels.cpu import formula, sampling
-from gumtrace.kernels.cpu.sampling import NOT_A_NUMBER as NOT_A_NUMBER  # what a status says
 from gumtrace.kernels.cpu.threads import run
-from gumtrace.kernels.kinds import Geometry
+from gumtrace.kernels.kinds import ATTEMPTS, Geometry
 
-ATTEMPTS = (
-    16  # draws of an arborescence's G | T before the last one is kept as it is; rounding breaks about one in 10^5
-)
+NO_EDGES = np.empty((2, 0), np.int32)
 
 
 def _array(x: Tensor):
     return x.detach().cpu().contiguous().numpy()
 
 
-def _seed(generator: torch.Generator | None):
-    device = generator.device if generator is not None else "cpu"
-    seed = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=device, generator=generator)
+def compiled(geometry: Geometry) -> Geometry:
+    """As compiled code takes it."""
+    return geometry._replace(edges=NO_EDGES if geometry.edges is None else _array(geometry.edges))
+
+
+def _seed(seed: Tensor):
     return _array(seed).view("uint64")
+
+
+def _sizes(geometry: Geometry, sizes: Tensor | None):
+    return np.array([geometry.n], np.int32) if sizes is None else _array(sizes)
 
 
 def _new_trace(geometry: Geometry, items: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -36,48 +41,69 @@ def _new_trace(geometry: Geometry, items: int) -> tuple[Tensor, Tensor, Tensor]:
 def check_logits(geometry: Geometry, logits: Tensor) -> Tensor:
     """Status of each row: NOT_A_NUMBER where a key that races has a nan or +inf."""
     status = torch.empty(len(logits), dtype=torch.int8)
-    run(sampling.check_logits, len(logits), geometry.keys, geometry, _array(logits), status.numpy())
-    return status
+    run(sampling.check_logits, len(logits), geometry.keys, compiled(geometry), _array(logits), status.numpy())
+    return status.to(logits.device)
 
 
-def perturb(geometry: Geometry, logits: Tensor, items: int, generator: torch.Generator | None) -> Tensor:
+def perturb(geometry: Geometry, logits: Tensor, items: int, seed: Tensor) -> Tensor:
     """logits (batch, keys) -> G (items, keys)."""
     g = torch.empty(items, geometry.keys, dtype=logits.dtype)
-    run(sampling.perturb, items, geometry.keys, geometry, _array(logits), _seed(generator), g.numpy())
+    run(sampling.perturb, items, geometry.keys, compiled(geometry), _array(logits), _seed(seed), g.numpy())
     return g.to(logits.device)
 
 
-def trace(geometry: Geometry, g: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def trace(geometry: Geometry, g: Tensor, sizes: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """G (items, keys) -> winners, links, status."""
     winners, links, status = _new_trace(geometry, len(g))
-    arrays = (_array(g), _array(sizes), winners.numpy(), links.numpy(), status.numpy())
-    run(sampling.trace, len(g), geometry.keys, geometry, *arrays)
-    return winners.to(g.device), links.to(g.device), status
+    arrays = (_array(g), _sizes(geometry, sizes), winners.numpy(), links.numpy(), status.numpy())
+    run(sampling.trace, len(g), geometry.keys, compiled(geometry), *arrays)
+    return winners.to(g.device), links.to(g.device), status.to(g.device)
 
 
-def sample(geometry: Geometry, logits: Tensor, sizes: Tensor, items: int, generator: torch.Generator | None):
+def sample(geometry: Geometry, logits: Tensor, sizes: Tensor | None, items: int, seed: Tensor):
     """`trace` of `perturb`, without keeping G."""
     winners, links, status = _new_trace(geometry, items)
-    arrays = (_array(logits), _array(sizes), _seed(generator), winners.numpy(), links.numpy(), status.numpy())
-    run(sampling.sample, items, geometry.keys, geometry, *arrays)
-    return winners.to(logits.device), links.to(logits.device), status
+    arrays = (_array(logits), _sizes(geometry, sizes), _seed(seed), winners.numpy(), links.numpy(), status.numpy())
+    run(sampling.sample, items, geometry.keys, compiled(geometry), *arrays)
+    return winners.to(logits.device), links.to(logits.device), status.to(logits.device)
+
+
+def indicator(geometry: Geometry, winners: Tensor, dtype: torch.dtype) -> Tensor:
+    """(items, keys): 1 where a key won; symmetric for a spanning tree."""
+    wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
+    out = torch.empty(len(winners), geometry.keys, dtype=wide)
+    run(sampling.indicator, len(winners), geometry.keys, compiled(geometry), _array(winners), out.numpy())
+    return out.to(winners.device, dtype)
 
 
 def arborescence_heads(geometry: Geometry, winners: Tensor, links: Tensor) -> Tensor:
     """(items, n): the node each node's edge comes from, -1 for none."""
     head = torch.empty(len(winners), geometry.n, dtype=torch.int32)
-    run(sampling.arborescence_heads, len(winners), geometry.n, geometry, _array(winners), _array(links), head.numpy())
+    run(
+        sampling.arborescence_heads,
+        len(winners),
+        geometry.n,
+        compiled(geometry),
+        _array(winners),
+        _array(links),
+        head.numpy(),
+    )
     return head.to(winners.device)
 
 
 def log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor) -> tuple[Tensor, Tensor]:
-    """log P(T) (items,) and log Λ (items, decisions)."""
+    """log P(T) (items,), and what its gradient needs: log Λ (items, decisions)."""
     items = len(winners)
     out = torch.empty(items, dtype=logits.dtype)
     totals = torch.empty(items, geometry.decisions, dtype=torch.float64)  # large logits cancel in what follows
     arrays = (_array(logits), _array(winners), _array(links), out.numpy(), totals.numpy())
-    run(formula.log_prob, items, geometry.keys, geometry, *arrays)
+    run(formula.log_prob, items, geometry.keys, compiled(geometry), *arrays)
     return out.to(logits.device), totals.to(logits.device)
+
+
+def log_totals(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor) -> Tensor:
+    """log Λ in the dtype of the log-rates."""
+    return log_prob(geometry, logits, winners, links)[1].to(logits.dtype)
 
 
 def log_prob_grad(
@@ -86,7 +112,7 @@ def log_prob_grad(
     """d/dlogits of Σ grad · log P(T), (batch, keys)."""
     out = torch.empty(logits.shape, dtype=logits.dtype)
     arrays = (_array(logits), _array(winners), _array(links), _array(totals), _array(grad), out.numpy())
-    run(formula.log_prob_grad, len(logits), geometry.keys, geometry, *arrays)
+    run(formula.log_prob_grad, len(logits), geometry.keys, compiled(geometry), *arrays)
     return out.to(logits.device)
 
 
@@ -94,7 +120,7 @@ def to_keys(geometry: Geometry, winners: Tensor, links: Tensor, alpha: Tensor, b
     """Σ_b A[b, k] e^(α_b + β_k) h_b, (items, keys)."""
     out = torch.empty(beta.shape, dtype=beta.dtype)
     arrays = (_array(winners), _array(links), _array(alpha), _array(beta), _array(h), out.numpy())
-    run(formula.to_keys, len(winners), geometry.keys, geometry, *arrays)
+    run(formula.to_keys, len(winners), geometry.keys, compiled(geometry), *arrays)
     return out.to(beta.device)
 
 
@@ -102,7 +128,7 @@ def to_decisions(geometry: Geometry, winners: Tensor, links: Tensor, alpha: Tens
     """Σ_k A[b, k] e^(α_b + β_k) h_k, (items, decisions)."""
     out = torch.empty(alpha.shape, dtype=alpha.dtype)
     arrays = (_array(winners), _array(links), _array(alpha), _array(beta), _array(h), out.numpy())
-    run(formula.to_decisions, len(winners), geometry.keys, geometry, *arrays)
+    run(formula.to_decisions, len(winners), geometry.keys, compiled(geometry), *arrays)
     return out.to(alpha.device)
 
 
@@ -110,13 +136,11 @@ def log_spread(geometry: Geometry, winners: Tensor, links: Tensor, z: Tensor) ->
     """log Σ_b A[b, k] e^z_b, (items, keys); -inf for keys in no decision."""
     out = torch.empty(len(z), geometry.keys, dtype=z.dtype)
     arrays = (_array(winners), _array(links), _array(z), out.numpy())
-    run(formula.log_spread, len(z), geometry.keys, geometry, *arrays)
+    run(formula.log_spread, len(z), geometry.keys, compiled(geometry), *arrays)
     return out.to(z.device)
 
 
-def conditional(
-    geometry: Geometry, logits: Tensor, sizes: Tensor, winners: Tensor, links: Tensor, generator: torch.Generator | None
-):
+def conditional(geometry: Geometry, logits: Tensor, sizes: Tensor | None, winners: Tensor, links: Tensor, seed: Tensor):
     """G | T (items, keys), log Λ and the log minima z (items, decisions), and which items lost their trace to
     rounding after all (items,)."""
     items = len(winners)
@@ -124,12 +148,12 @@ def conditional(
     totals = torch.empty(items, geometry.decisions, dtype=torch.float64)  # large logits cancel in what follows
     z = torch.empty_like(totals)
     failed = torch.empty(items, dtype=torch.bool)
-    inputs = (_array(logits), _array(sizes), _array(winners), _array(links), _seed(generator), ATTEMPTS)
+    inputs = (_array(logits), _sizes(geometry, sizes), _array(winners), _array(links), _seed(seed), ATTEMPTS)
     run(
         formula.conditional,
         items,
         geometry.keys,
-        geometry,
+        compiled(geometry),
         *inputs,
         g.numpy(),
         totals.numpy(),
@@ -137,7 +161,7 @@ def conditional(
         failed.numpy(),
     )
     device = logits.device
-    return g.to(device), totals.to(device), z.to(device), failed
+    return g.to(device), totals.to(device), z.to(device), failed.to(device)
 
 
 def conditional_grad(
@@ -153,5 +177,5 @@ def conditional_grad(
     """d/dlogits of Σ grad · G, (batch, keys)."""
     out = torch.empty(logits.shape, dtype=logits.dtype)
     arrays = (_array(winners), _array(links), _array(totals), _array(z), _array(g), _array(grad), out.numpy())
-    run(formula.conditional_grad, len(logits), geometry.keys, geometry, _array(logits), *arrays)
+    run(formula.conditional_grad, len(logits), geometry.keys, compiled(geometry), _array(logits), *arrays)
     return out.to(logits.device)

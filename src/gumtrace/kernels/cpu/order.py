@@ -25,6 +25,53 @@ def insertion_sort(g, keys, count):
 
 
 @jit
+def order_codes(g, out):
+    """out = integers in the order of g, of the same width: loops over integers become SIMD code where a maximum of
+    floats does not. -0.0 and 0.0 are one number. Codes read as floats have the bits of g as codes."""
+    bits = float_bits(g)
+    lowest = bits.dtype.type(1 << (8 * bits.itemsize - 1))  # the bits of -0.0
+    for i in range(out.size):
+        out[i] = bits[i] if bits[i] >= 0 else bits.dtype.type(lowest - bits[i])
+
+
+@jit
+def end_codes(g):
+    """The codes of -inf and inf."""
+    ends = np.array([-np.inf, np.inf]).astype(g.dtype)
+    codes = float_bits(ends)
+    order_codes(ends, codes)
+    return codes[0], codes[1]
+
+
+@jit
+def extent(g, n, codes):
+    """The least of g[:n] that is not -inf, and the largest; (inf, -inf) if there is none. `codes` is scratch."""
+    order_codes(g, codes[:n])
+    idle, infinite = end_codes(g)
+    low, high = infinite, idle
+    for i in range(n):
+        low = min(low, codes[i] if codes[i] != idle else infinite)
+        high = max(high, codes[i])
+    ends = np.empty(2, g.dtype)
+    bits = float_bits(ends)
+    bits[0], bits[1] = low, high
+    order_codes(ends, bits)  # back to numbers
+    return ends[0], ends[1]
+
+
+@jit
+def rank_sort(codes, keys, count, out):
+    """out[:count] = keys in order, keys[i] having G of codes[i]. Each counts those it beats: O(count²), but SIMD."""
+    rank = np.zeros(count, np.int32)
+    for i in range(count):
+        code, key = codes[i], keys[i]
+        for j in range(count):
+            rank[j] += np.int32((code > codes[j]) | ((code == codes[j]) & (key < keys[j])))
+    for i in range(count):
+        out[rank[i]] = keys[i]
+
+
+@jit
 def sort_racing(g):
     """All keys with G > -inf, first winner first: a stable radix sort on the bits of G, so ties stay in index order."""
     bits = float_bits(g)

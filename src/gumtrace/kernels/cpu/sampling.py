@@ -6,7 +6,7 @@ alone, never on the split.
 
 import numpy as np
 
-from gumtrace.kernels.cpu import incidence as kinds
+from gumtrace.kernels import kinds
 from gumtrace.kernels.cpu.arborescence import heads, trace_arborescence
 from gumtrace.kernels.cpu.binary_tree import trace_binary_tree
 from gumtrace.kernels.cpu.jit import jit
@@ -17,8 +17,7 @@ from gumtrace.kernels.cpu.vectors import integer_row, log_exponential_row
 
 SUBSET, PERMUTATION, MATCHING = kinds.SUBSET, kinds.PERMUTATION, kinds.MATCHING
 SPANNING_TREE, SPARSE_TREE, ARBORESCENCE = kinds.SPANNING_TREE, kinds.SPARSE_TREE, kinds.ARBORESCENCE
-
-OK, STUCK, NOT_A_NUMBER, SOME_IDLE = 0, 1, 2, 3
+OK, STUCK, NOT_A_NUMBER, SOME_IDLE = kinds.OK, kinds.STUCK, kinds.NOT_A_NUMBER, kinds.SOME_IDLE
 
 
 @jit
@@ -53,16 +52,8 @@ def perturb_row(geometry, logits, seed, item, g, spare, scratch):
     """g = logits + Gumbel noise, -inf for keys that do not race."""
     keys = geometry.keys
     base = item * keys
-    if geometry.kind == SPANNING_TREE:  # only the upper triangle is drawn
-        n = geometry.n
-        for u in range(n):
-            count = n - u - 1
-            row = g[u * n + u + 1 : u * n + n]
-            log_exponential_row(seed, base + u * n + u + 1, row, count, spare, scratch)
-            for v in range(u + 1):
-                g[u * n + v] = -np.inf
-            for i in range(count):
-                row[i] = logits[u * n + u + 1 + i] - row[i]
+    if geometry.kind == SPANNING_TREE:
+        _perturb_triangle(geometry.n, logits, seed, base, g, spare, scratch)
         return
     log_exponential_row(seed, base, g, keys, spare, scratch)
     for k in range(keys):
@@ -76,6 +67,22 @@ def perturb_row(geometry, logits, seed, item, g, spare, scratch):
         for k in range(keys):
             if geometry.edges[0, k] == geometry.edges[1, k]:
                 g[k] = -np.inf
+
+
+@jit
+def _perturb_triangle(n, logits, seed, base, g, spare, scratch):
+    """Only the upper triangle is drawn, in one go: its rows alone are too short to be fast."""
+    pairs = n * (n - 1) // 2
+    log_exponential_row(seed, base, spare[:pairs], pairs, spare[pairs:], scratch)
+    drawn = 0
+    for u in range(n):
+        upper = u * n + u + 1
+        count = n - u - 1
+        g[u * n : upper] = -np.inf
+        row, x, noise = g[upper : upper + count], logits[upper : upper + count], spare[drawn : drawn + count]
+        for i in range(count):
+            row[i] = x[i] - noise[i]
+        drawn += count
 
 
 @jit
@@ -129,6 +136,19 @@ def sample(start, stop, geometry, logits, sizes, seed, winners, links, status):
 def arborescence_heads(start, stop, geometry, winners, links, head):
     for i in range(start, stop):
         heads(winners[i], links[i], geometry.n, head[i])
+
+
+@jit
+def indicator(start, stop, geometry, winners, out):
+    """0/1 over the keys: 1 = winner; symmetric for a spanning tree."""
+    n = geometry.n
+    for i in range(start, stop):
+        out[i, :] = 0
+        for k in winners[i]:
+            if k >= 0:
+                out[i, k] = 1
+                if geometry.kind == SPANNING_TREE:
+                    out[i, k % n * n + k // n] = 1
 
 
 @jit

@@ -6,13 +6,14 @@ of keys is total: Prim in O(n²) on a dense matrix, union-find over sorted edges
 
 import numpy as np
 
-from gumtrace.kernels.cpu.jit import jit
-from gumtrace.kernels.cpu.order import insertion_sort, sort_racing
+from gumtrace.kernels.cpu.jit import inlined, jit
+from gumtrace.kernels.cpu.order import end_codes, order_codes, rank_sort, sort_racing
+from gumtrace.kernels.cpu.vectors import copy_row, integer_row, places
 
 
 @jit
 def edge_key(u, v, n):
-    return u * n + v if u < v else v * n + u
+    return min(u, v) * n + max(u, v)
 
 
 @jit
@@ -21,88 +22,140 @@ def trace_dense(g, n, nodes, components, winners):
     winners[:] = -1
     if nodes <= components:
         return nodes == components
-    best = np.full(n, -1, np.int32)  # best key from the tree to each node outside
-    outside = np.arange(1, nodes).astype(np.int32)
-    edges = np.empty(nodes, np.int32)
+    codes = _symmetric_codes(g, n, nodes)
+    idle, joined = end_codes(g)  # no edge is at +inf, so its code is free
+    best = np.full(nodes, idle, codes.dtype)  # from the tree to each node outside; `joined` for the others
+    held = np.zeros(nodes, np.int32)  # its key
+    edges, heights = np.empty(nodes, np.int32), np.empty(nodes, codes.dtype)
     count = 0
-    tree_node = 0
-    for left in range(nodes - 1, 0, -1):
-        pick = -1
-        for i in range(left):
-            v = outside[i]
-            key = edge_key(tree_node, v, n)
-            held = best[v]
-            if g[key] > -np.inf and (held < 0 or g[key] > g[held] or (g[key] == g[held] and key < held)):
-                best[v] = key
-                held = key
-            if held >= 0:
-                top = best[outside[pick]] if pick >= 0 else -1
-                if top < 0 or g[held] > g[top] or (g[held] == g[top] and held < top):
-                    pick = i
-        if pick < 0:
-            pick = 0  # nothing reaches the rest: begin the next part of the forest
-        else:
-            edges[count] = best[outside[pick]]
+    node, unseen = 0, 1
+    for _ in range(nodes - 1):
+        top = _reach(codes[node, :nodes], best, held, np.int32(node), np.int32(n), idle, joined)
+        if top > idle:
+            key = _first_held(best, held, top)
+            edges[count], heights[count] = key, top
             count += 1
-        tree_node = outside[pick]
-        outside[pick] = outside[left - 1]
-    insertion_sort(g, edges, count)
+            u = key // n
+            v = key - u * n
+            node = v if best[u] == joined else u
+        else:  # nothing reaches the rest: begin the next part of the forest
+            while best[unseen] == joined:
+                unseen += 1
+            node = unseen
     steps = nodes - components
     if count < steps:
         return False
-    winners[:steps] = edges[:steps]
+    order = np.empty(count, np.int32)
+    rank_sort(heights, edges, count, order)
+    copy_row(order, steps, winners)
     return True
 
 
 @jit
+def _symmetric_codes(g, n, nodes):
+    """The upper triangle on both sides, (n, n), so that a node's edges are one row."""
+    codes = integer_row(g, n * n)
+    order_codes(g, codes)
+    codes = codes.reshape((n, n))
+    for u in range(nodes):
+        for v in range(u):
+            codes[u, v] = codes[v, u]
+    return codes
+
+
+@inlined
+def _reach(row, best, held, node, n, idle, joined):
+    """A node joins the tree and offers its edges to the nodes outside; returns the code of the best edge there is."""
+    top = idle
+    for v in range(row.size):
+        other = np.int32(v)
+        key = np.int32(edge_key(node, other, n))
+        old, key_held = best[v], held[v]
+        better = (row[v] > old) | ((row[v] == old) & (key < key_held))
+        held[v] = key if better else key_held
+        new = max(row[v], old) if other != node else joined
+        best[v] = new
+        top = max(top, new if new != joined else idle)
+    return top
+
+
+@inlined
+def _first_held(best, held, top):
+    """The first of the keys that reach the top."""
+    none = np.int32(2**31 - 1)
+    first = none
+    for v in range(best.size):
+        first = min(first, held[v] if best[v] == top else none)
+    return first
+
+
+@jit
 def incidence_dense(winners, n, components, keys, offsets):
-    """Group b: the pairs of nodes that merge b joins, its winner first; pairs never joined go with the last merge,
-    which they outlived."""
-    nodes = components  # of this item: one more than that for each merge
-    while nodes - components < winners.size and winners[nodes - components] >= 0:
-        nodes += 1
-    begin = np.arange(nodes).astype(np.int32)
-    length = np.ones(nodes, np.int32)
-    component = np.arange(nodes).astype(np.int32)
-    following = np.full(nodes, -1, np.int32)  # components are linked lists, so a merge costs its pairs and no more
-    last = np.arange(nodes).astype(np.int32)
+    """Group b: the pairs of nodes that merge b joins; pairs never joined go with the last merge, which they outlived.
+
+    In the order of leaves every part is an interval when it merges, so the pairs of a merge are a rectangle.
+    """
+    steps = 0
+    while steps < winners.size and winners[steps] >= 0:
+        steps += 1
+    begin, middle, end = np.empty(steps, np.int32), np.empty(steps, np.int32), np.empty(steps, np.int32)
+    part, order = _leaf_order(winners[:steps], n, begin, middle, end)
     position = 0
-    steps = nodes - components
     for step in range(steps):
         offsets[step] = position
-        a, b = component[winners[step] // n], component[winners[step] % n]
-        if a == b:
-            continue  # no run gives such a trace; it must not loop for ever
-        keys[position] = winners[step]
-        position += 1
-        if length[a] < length[b]:
-            a, b = b, a
-        v = begin[b]
-        while v >= 0:
-            u = begin[a]
-            while u >= 0:
-                key = edge_key(u, v, n)
-                if key != winners[step]:
-                    keys[position] = key
-                    position += 1
-                u = following[u]
-            v = following[v]
-        v = begin[b]
-        while v >= 0:
-            component[v] = a
-            v = following[v]
-        following[last[a]] = begin[b]
-        last[a] = last[b]
-        length[a] += length[b]
+        for i in range(begin[step], middle[step]):
+            ahead = np.uint64(position) - np.uint64(middle[step])  # may wrap around, and so will the sum below
+            for j in places(middle[step], end[step]):
+                keys[ahead + j] = edge_key(order[i], order[j], np.int32(n))
+            position += end[step] - middle[step]
     if components > 1:
+        nodes = steps + components
         for u in range(nodes):
             for v in range(u + 1, nodes):
-                if component[u] != component[v]:
+                if part[u] != part[v]:
                     keys[position] = u * n + v
                     position += 1
     offsets[steps] = position if steps > 0 else 0
     offsets[steps + 1] = position
     return steps
+
+
+@jit
+def _leaf_order(winners, n, begin, middle, end):
+    """The part each node ends in, and an order of all nodes in which merge b joins places begin..middle to
+    middle..end. The smaller part comes first, so that rectangles are few long rows."""
+    part = np.arange(n).astype(np.int32)  # named by one of its nodes
+    size = np.ones(n, np.int32)
+    smaller, larger = np.empty(winners.size, np.int32), np.empty(winners.size, np.int32)
+    for step in range(winners.size):
+        a, b = part[winners[step] // n], part[winners[step] % n]
+        if size[a] > size[b]:
+            a, b = b, a
+        smaller[step], larger[step] = a, b
+        middle[step], end[step] = size[a], size[a] + size[b]  # of an interval that begins at 0
+        if a != b:  # else no run gives such a trace, and it must do no harm
+            size[b] += size[a]
+            for v in range(n):
+                part[v] = b if part[v] == a else part[v]
+    place = np.empty(n, np.int32)
+    count = 0
+    for v in range(n):
+        if part[v] == v:
+            place[v] = count
+            count += size[v]
+    for step in range(winners.size - 1, -1, -1):  # back in time: an interval falls into the two it was made of
+        a, b = smaller[step], larger[step]
+        begin[step] = place[b]
+        place[a] = place[b]
+        if a == b:
+            middle[step] = end[step] = 0
+        middle[step] += begin[step]
+        end[step] += begin[step]
+        place[b] = middle[step]
+    order = np.empty(n, np.int32)
+    for v in range(n):
+        order[place[v]] = v
+    return part, order
 
 
 @jit

@@ -8,6 +8,7 @@ import numpy as np
 
 from gumtrace.kernels.cpu.jit import jit
 from gumtrace.kernels.cpu.order import sort_racing, top_racing
+from gumtrace.kernels.cpu.vectors import copy_row
 
 
 @jit
@@ -16,7 +17,7 @@ def trace_subset(g, k, winners):
     if k > 64:  # a heap this deep is slower than sorting everything
         order = sort_racing(g)
         count = min(order.size, k)
-        winners[:count] = order[:count]
+        copy_row(order, count, winners)
     else:
         count = top_racing(g, k, winners)
     return count == k
@@ -25,7 +26,7 @@ def trace_subset(g, k, winners):
 @jit
 def trace_permutation(g, winners):
     order = sort_racing(g)
-    winners[: order.size] = order
+    copy_row(order, order.size, winners)
     winners[order.size :] = -1
     return True
 

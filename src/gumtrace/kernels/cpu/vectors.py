@@ -1,11 +1,9 @@
 """Elementary functions over rows, written so that LLVM turns their loops into SIMD code.
 
 Numba calls libm once a number for `exp` and `log`; the versions here are plain polynomials without a branch, five to
-ten times faster and good to about one unit in the last place. Only the logarithm of float64, which nobody trains in,
-is left to libm.
+ten times faster and good to about one unit in the last place.
 """
 
-import math
 from functools import partial
 
 import numpy as np
@@ -112,9 +110,29 @@ def exp64(x, n, scratch):
 
 
 @jit
-def _log64(x, n, scratch):
+def log64(x, n, scratch):
+    """x[:n] = log x, for normal positive x: the method of fdlibm."""
+    bits = x.view(np.int64)
     for i in range(n):
-        x[i] = math.log(x[i])
+        b = bits[i]
+        e = (b - np.int64(0x3FE6A09E667F3BCD)) >> np.int64(52)  # mantissa between sqrt(1/2) and sqrt(2)
+        scratch[i] = b - (e << np.int64(52))
+        x[i] = np.float64(e)
+    mantissa = scratch[:n].view(np.float64)
+    for i in range(n):
+        f = mantissa[i] - 1.0
+        s = f / (2.0 + f)
+        z = s * s
+        p = 0.1479819860511658591
+        p = p * z + 0.1531383769920937332
+        p = p * z + 0.1818357216161805012
+        p = p * z + 0.2222219843214978396
+        p = p * z + 0.2857142874366239149
+        p = p * z + 0.3999999999940941908
+        p = p * z + 0.6666666666666735130
+        half = 0.5 * f * f
+        low = x[i] * 1.90821492927058770002e-10
+        x[i] = x[i] * 6.93147180369123816490e-01 - ((half - (s * (half + p * z) + low)) - f)
 
 
 def exp_row(x, n, scratch):
@@ -138,7 +156,7 @@ def _exp_row(x, n, scratch):
 def _log_row(x, n, scratch):
     if x.dtype == types.float32:
         return lambda x, n, scratch: _log32(x, n, scratch)
-    return lambda x, n, scratch: _log64(x, n, scratch)
+    return lambda x, n, scratch: log64(x, n, scratch)
 
 
 @jit
@@ -173,10 +191,35 @@ def log_exponential_row(seed, index, out, n, spare, scratch):
     log_row(out, n, scratch)
 
 
+@jit
+def places(start, stop):
+    """range(start, stop) for loops over a piece of an array. Unsigned, or Numba would ask of every index whether it
+    counts from the end, and LLVM would not turn the loop into SIMD code."""
+    return range(np.uint64(start), np.uint64(stop))
+
+
+@jit
+def copy_row(x, n, out):
+    """out[:n] = x[:n], which as it stands has Numba compile, for two seconds, an error message about shapes."""
+    for i in range(n):
+        out[i] = x[i]
+
+
+@jit
+def fetch(x):
+    """Read x in order, a number here and there, before it is read in an order that no processor foresees: this brings
+    it from memory in half the time. Returns something that must be kept, or LLVM would leave it all out."""
+    bits = float_bits(x)
+    seen = bits[0]
+    for i in range(16, x.size, 16):
+        seen ^= bits[i]
+    return seen
+
+
 @partial(jit, fastmath={"reassoc", "nsz", "contract"})
 def sum_range(x, start, stop):
     """Σ x[start:stop] in float64, in any order."""
     total = 0.0
-    for i in range(start, stop):
+    for i in places(start, stop):
         total += np.float64(x[i])
     return total
