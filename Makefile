@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full bench clean
+.PHONY: help demo test test-full test-gpu bench clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -23,6 +23,9 @@ test: $(VENV)/.dev ## lint, format check, type check, tests
 
 test-full: $(VENV)/.dev ## the tests with a million draws where `make test` makes 20 000: half an hour
 	GUMTRACE_DRAWS=1000000 $(BIN)/pytest tests/test_conditional.py -k round_trip
+
+test-gpu: $(VENV)/.dev ## the kernels on a real GPU: needs a CUDA build of torch in .venv
+	$(BIN)/pytest -n 4 tests/test_cuda.py tests/test_gpu.py tests/test_operators.py
 
 bench: $(VENV)/.run ## time the kernels on the CPU
 	@$(BIN)/gumtrace bench --device cpu

@@ -1,0 +1,227 @@
+"""The Triton kernels as functions of tensors, under the names of their CPU twins (where shapes are told).
+
+What no kernel here serves visits the CPU: graphs given by their edges, a user's recursion, and items beyond a kernel's
+range."""
+
+import torch
+from torch import Tensor
+
+from gumtrace.kernels.cpu import ops as cpu
+from gumtrace.kernels.cuda import arborescence, binary_tree, formula, matching, sampling, spanning_tree, subset
+from gumtrace.kernels.kinds import (
+    ARBORESCENCE,
+    BINARY_TREE,
+    EXPLICIT,
+    MATCHING,
+    NOT_A_NUMBER,
+    PERMUTATION,
+    SOME_IDLE,
+    SPANNING_TREE,
+    SPARSE_TREE,
+    SUBSET,
+    Geometry,
+)
+
+STRUCTURES = {
+    ARBORESCENCE: arborescence,
+    MATCHING: matching,
+    BINARY_TREE: binary_tree,
+    SPANNING_TREE: spanning_tree,
+    SUBSET: subset,
+    PERMUTATION: subset,
+}
+
+RANGES = {  # for `gumtrace.backends()`
+    "Subset and Permutation": f"to {subset.LONGEST} keys (sorted by torch beyond {subset.IN_REGISTERS})",
+    "Matching": f"to {matching.WIDEST} columns",
+    "SpanningTree": f"to {spanning_tree.MOST_NODES} nodes",
+    "Arborescence": f"to {arborescence.LARGEST} nodes",
+    "BinaryTree": f"to {binary_tree.LARGEST} tokens",
+}
+
+
+def served(geometry: Geometry, dtype: torch.dtype) -> bool:
+    """Whether a kernel here takes such items."""
+    structure = STRUCTURES.get(geometry.kind)
+    return structure is not None and structure.serves(geometry, dtype)
+
+
+def _new_trace(geometry: Geometry, like: Tensor, items: int) -> tuple[Tensor, Tensor, Tensor]:
+    winners = torch.empty(items, geometry.winner_slots, dtype=torch.int32, device=like.device)
+    links = torch.empty(items, geometry.link_slots, dtype=torch.int32, device=like.device)
+    return winners, links, torch.empty(items, dtype=torch.int8, device=like.device)
+
+
+def _new_keys(geometry: Geometry, like: Tensor, items: int, fill: float) -> Tensor:
+    if STRUCTURES[geometry.kind].WRITES_EVERY_KEY:
+        return torch.empty(items, geometry.keys, dtype=like.dtype, device=like.device)
+    return torch.full((items, geometry.keys), fill, dtype=like.dtype, device=like.device)
+
+
+def check_logits(geometry: Geometry, logits: Tensor) -> Tensor:
+    if geometry.kind in (SPARSE_TREE, EXPLICIT):
+        return cpu.check_logits(geometry, logits)
+    wrong, idle = ~(logits < torch.inf), logits.isneginf().any(-1)
+    racing = sampling.racing_by_kind(geometry, logits.device)
+    if racing is not None:
+        wrong = wrong & racing
+    return torch.where(wrong.any(-1), NOT_A_NUMBER, torch.where(idle, SOME_IDLE, 0)).to(torch.int8)
+
+
+def perturb(geometry: Geometry, logits: Tensor, items: int, seed: Tensor) -> Tensor:
+    if geometry.kind == SPARSE_TREE:
+        return cpu.perturb(geometry, logits, items, seed)
+    g = torch.empty(items, geometry.keys, dtype=logits.dtype, device=logits.device)
+    if g.numel() > 0:
+        sampling.perturb(geometry, logits, seed, g)
+    return g
+
+
+def trace(geometry: Geometry, g: Tensor, sizes: Tensor | None):
+    if not served(geometry, g.dtype):
+        return cpu.trace(geometry, g, sizes)
+    out = _new_trace(geometry, g, len(g))
+    if len(g) > 0:
+        STRUCTURES[geometry.kind].trace(geometry, g, sizes, g, False, *out)
+    return out
+
+
+def sample(geometry: Geometry, logits: Tensor, sizes: Tensor | None, items: int, seed: Tensor):
+    if not served(geometry, logits.dtype):
+        return trace(geometry, perturb(geometry, logits, items, seed), sizes)
+    out = _new_trace(geometry, logits, items)
+    if items > 0:
+        STRUCTURES[geometry.kind].trace(geometry, logits, sizes, seed, True, *out)
+    return out
+
+
+def arborescence_heads(geometry: Geometry, winners: Tensor, links: Tensor) -> Tensor:
+    if not arborescence.serves(geometry, None):
+        return cpu.arborescence_heads(geometry, winners, links)
+    head = torch.empty(len(winners), geometry.n, dtype=torch.int32, device=winners.device)
+    if len(winners) > 0:
+        arborescence.heads(geometry, winners, links, head)
+    return head
+
+
+def indicator(geometry: Geometry, winners: Tensor, dtype: torch.dtype) -> Tensor:
+    # one bin more than keys, for decisions that never happened
+    value = torch.zeros(len(winners), geometry.keys + 1, dtype=dtype, device=winners.device)
+    value.scatter_(-1, torch.where(winners < 0, geometry.keys, winners).long(), 1)
+    value = value[:, : geometry.keys]
+    if geometry.kind == SPANNING_TREE:
+        square = value.unflatten(-1, (geometry.n, geometry.n))
+        return (square + square.mT).flatten(-2)
+    return value.contiguous()
+
+
+def log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor):
+    """log P(T) (items,), and what its gradient needs: here the log-probability of each decision."""
+    if not served(geometry, logits.dtype):
+        return cpu.log_prob(geometry, logits, winners, links)
+    items = len(winners)
+    out = torch.empty(items, dtype=logits.dtype, device=logits.device)
+    each = torch.empty(items, geometry.decisions, dtype=logits.dtype, device=logits.device)
+    _up(geometry, winners, links, formula.LOG_PROB, beta=logits, out=each, log_prob=out)
+    return out, each
+
+
+def log_totals(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor) -> Tensor:
+    if not served(geometry, logits.dtype):
+        return cpu.log_totals(geometry, logits, winners, links)
+    totals = torch.empty(len(winners), geometry.decisions, dtype=logits.dtype, device=logits.device)
+    _up(geometry, winners, links, formula.TOTALS, beta=logits, out=totals)
+    return totals
+
+
+def log_prob_grad(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, kept: Tensor, grad: Tensor):
+    if not served(geometry, logits.dtype):
+        return cpu.log_prob_grad(geometry, logits, winners, links, kept, grad)
+    out = _new_keys(geometry, logits, len(winners), 0.0)
+    _down(geometry, winners, links, formula.GRAD, alpha=kept, h=grad, beta=logits, grad=grad, out=out)
+    return _sum_samples(out, logits)
+
+
+def to_keys(geometry: Geometry, winners: Tensor, links: Tensor, alpha: Tensor, beta: Tensor, h: Tensor) -> Tensor:
+    if not served(geometry, beta.dtype):
+        return cpu.to_keys(geometry, winners, links, alpha, beta, h)
+    out = _new_keys(geometry, beta, len(winners), 0.0)
+    _down(geometry, winners, links, formula.SCALED, alpha=alpha, h=h, beta=beta, out=out)
+    return out
+
+
+def to_decisions(geometry: Geometry, winners: Tensor, links: Tensor, alpha: Tensor, beta: Tensor, h: Tensor) -> Tensor:
+    if not served(geometry, beta.dtype):
+        return cpu.to_decisions(geometry, winners, links, alpha, beta, h)
+    out = torch.empty_like(alpha)
+    _up(geometry, winners, links, formula.SCALED, beta=beta, h=h, alpha=alpha, out=out)
+    return out
+
+
+def log_spread(geometry: Geometry, winners: Tensor, links: Tensor, z: Tensor) -> Tensor:
+    if not served(geometry, z.dtype):
+        return cpu.log_spread(geometry, winners, links, z)
+    out = _new_keys(geometry, z, len(winners), -torch.inf)
+    _down(geometry, winners, links, formula.SPREAD, alpha=z, beta=out, out=out)
+    return out
+
+
+def conditional(
+    geometry: Geometry, logits: Tensor, sizes: Tensor | None, winners: Tensor, links: Tensor, seed: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    if not served(geometry, logits.dtype):
+        return cpu.conditional(geometry, logits, sizes, winners, links, seed)
+    items = len(winners)
+    g = _new_keys(geometry, logits, items, -torch.inf)
+    totals = torch.empty(items, geometry.decisions, dtype=torch.float64, device=logits.device)
+    z = torch.empty_like(totals)
+    failed = torch.zeros(items, dtype=torch.bool, device=logits.device)
+    _up(geometry, winners, links, formula.DRAW_MINIMA, beta=logits, out=totals, z=z, seed=seed)
+    _down(geometry, winners, links, formula.CONDITIONAL, alpha=z, beta=logits, out=g, seed=seed)
+    if geometry.kind == ARBORESCENCE and items > 0:
+        arborescence.redraw(geometry, logits, sizes, winners, links, seed, g, totals, z, failed)
+    return g, totals, z, failed
+
+
+def conditional_grad(
+    geometry: Geometry,
+    logits: Tensor,
+    winners: Tensor,
+    links: Tensor,
+    totals: Tensor,
+    z: Tensor,
+    g: Tensor,
+    grad: Tensor,
+) -> Tensor:
+    """Down for the share of the minima in each E, up to the minima and so to log Λ, down to the keys."""
+    if not served(geometry, logits.dtype):
+        return cpu.conditional_grad(geometry, logits, winners, links, totals, z, g, grad)
+    items = len(winners)
+    shared = _new_keys(geometry, z, items, -torch.inf)  # in float64, as z: large ones cancel
+    through = _new_keys(geometry, logits, items, 0.0)
+    _down(geometry, winners, links, formula.SHARE, alpha=z, beta=logits, grad=grad, g=g, out=shared, more=through)
+    to_totals = torch.empty(items, geometry.decisions, dtype=logits.dtype, device=logits.device)
+    _up(geometry, winners, links, formula.SCALED, beta=shared, h=through, alpha=z, out=to_totals)
+    out = _new_keys(geometry, logits, items, 0.0)
+    tail = {"alpha": totals, "h": to_totals, "beta": logits, "grad": grad, "more": through, "out": out}
+    _down(geometry, winners, links, formula.TAIL, **tail)
+    return _sum_samples(out, logits)
+
+
+def _up(geometry, winners, links, mode, *, beta, out, h=None, alpha=None, log_prob=None, z=None, seed=None, stream=0):
+    if len(winners) > 0:
+        kernel = STRUCTURES[geometry.kind].up
+        kernel(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream)
+
+
+def _down(
+    geometry, winners, links, mode, *, alpha, beta, out, h=None, grad=None, g=None, more=None, seed=None, stream=0
+):
+    if len(winners) > 0:
+        kernel = STRUCTURES[geometry.kind].down
+        kernel(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream)
+
+
+def _sum_samples(x: Tensor, logits: Tensor) -> Tensor:
+    """(items, keys) -> (batch, keys)."""
+    return x if len(x) == len(logits) else x.reshape(len(x) // len(logits), *logits.shape).sum(0)

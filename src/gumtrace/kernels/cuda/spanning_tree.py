@@ -1,0 +1,297 @@
+"""Kruskal's algorithm on dense graphs: as trace in its own file, here as incidence (who is joined by which merge).
+
+All is read from the winners, since a trace may come from anywhere. Prim's order of the nodes, along the edges that won,
+leaves no component before that is complete. So in this order every component of the run is an interval of "leaves", a
+merge closes the gap between two of them, and two nodes are joined by the last merge among the gaps between their
+leaves. The parts of a forest are joined too, by merges after the last decision: their pairs outlived it.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from gumtrace.kernels.cuda.formula import (
+    CONDITIONAL,
+    EXACT,
+    LOG_PROB,
+    SHARE,
+    SPREAD,
+    decision_term,
+    finish_decisions,
+    finish_keys,
+    key_term,
+    winner_code,
+)
+from gumtrace.kernels.cuda.noise import row_of
+from gumtrace.kernels.cuda.order import code, decode
+from gumtrace.kernels.cuda.spanning_tree_trace import shape_of, tile_of
+from gumtrace.kernels.cuda.spanning_tree_trace import trace as trace  # of this structure's functions
+from gumtrace.kernels.cuda.wide import NOTHING, add
+
+WRITES_EVERY_KEY = True
+MOST_NODES = 512  # a node, a leaf or a merge fills at most 9 bits of a packed integer
+
+
+@triton.jit
+def _divided(p, by):
+    """p // by for p < 2^18 and by <= 512: (p + 1/2) / by is far enough from an integer for float32."""
+    return ((p + 0.5) * (1.0 / tl.maximum(by, 1))).to(tl.int32)
+
+
+@triton.jit
+def _leaves(winners, item, n, components, slots, FOREST: tl.constexpr, N: tl.constexpr):
+    """Returns the number of nodes, and of each leaf its node and the merge at the gap in front of it."""
+    lane = tl.arange(0, N)  # of decisions, of nodes, of leaves
+    winner = tl.load(winners + item * slots + lane, mask=lane < slots, other=-1)
+    live = winner >= 0
+    steps = tl.sum(live.to(tl.int32), 0)
+    nodes = tl.minimum(steps + components, n)
+    u = tl.where(live, _divided(winner, n), -1)
+    v = tl.where(live, winner - u * n, -1)
+    none = (N - 1) * 512  # merge N - 1, to node 0: behind all that there are
+    ahead = lane * 0 + none  # edges that leave the tree: their merge and the node outside
+    parts = (steps - 1 << 9) + lane  # nodes outside, where no edge leads
+    picked = tl.full((), none, tl.int32)
+    leaves = lane * 0
+    for leaf in range(nodes):
+        merge, node = picked >> 9, picked & 511
+        leaves = tl.where(lane == leaf, picked, leaves)
+        ahead = tl.where(u == node, (lane << 9) + v, tl.where(v == node, (lane << 9) + u, ahead))
+        ahead = tl.where(lane == merge, none, ahead)
+        nearest = ahead
+        if FOREST:
+            parts = tl.where(lane == node, none, parts) + tl.where(merge < steps, 0, 512)
+            nearest = tl.minimum(ahead, parts)
+        picked = tl.min(nearest, 0)
+    return nodes, leaves & 511, leaves >> 9
+
+
+@triton.jit
+def _largest(table, merge, N: tl.constexpr, LEVELS: tl.constexpr):
+    """Row k of the table: the largest merge of 2^k gaps, from each one on."""
+    gap = tl.arange(0, N)
+    tl.store(table + gap, merge)
+    for k in range(1, LEVELS):
+        tl.debug_barrier()
+        row = table + (k - 1) * N
+        behind = gap + (1 << (k - 1))
+        merge = tl.maximum(merge, tl.load(row + behind, mask=behind < N, other=0))
+        tl.store(row + N + gap, merge)
+    tl.debug_barrier()
+
+
+@triton.jit
+def _sides(table, merge, nodes, N: tl.constexpr, LEVELS: tl.constexpr):
+    """The leaves that a gap's merge joins: those from `first` to the gap with those from the gap to `last`."""
+    gap = tl.arange(0, N)
+    first, last = gap, gap
+    for i in range(LEVELS):
+        k = LEVELS - 1 - i
+        span = 1 << k
+        lower = tl.load(table + k * N + first - span, mask=first > span, other=N) < merge
+        first = tl.where(lower, first - span, first)
+        lower = tl.load(table + k * N + last + 1, mask=last + span < nodes, other=N) < merge
+        last = tl.where(lower, last + span, last)
+    return first - 1, last
+
+
+@triton.jit
+def _shares(sides_at, end_at, nodes, N: tl.constexpr, LEVELS: tl.constexpr):
+    """The pairs lie in the order of their merges, and lanes have equal shares of them: how large, how much of it there
+    is, where each merge begins, and the merge where each share ends."""
+    lane = tl.arange(0, N)
+    sides = tl.load(sides_at + lane, mask=lane < nodes - 1, other=0)
+    gap = sides >> 9 & 511
+    count = tl.where(lane < nodes - 1, (gap - (sides >> 18)) * ((sides & 511) - gap + 1), 0)
+    end = tl.cumsum(count, 0)
+    tl.store(end_at + lane, end)
+    tl.debug_barrier()
+    pairs = tl.max(end, 0)
+    share = tl.maximum(tl.cdiv(pairs, N), 1)
+    number = tl.minimum(share, pairs - lane * share)
+    m = lane * 0  # as many as end before the last pair
+    for k in range(LEVELS):
+        span = 1 << (LEVELS - 1 - k)
+        m = tl.where(tl.load(end_at + m + span - 1) < lane * share + number, m + span, m)
+    return share, number, end - count, m
+
+
+@triton.jit(do_not_specialize=["rows", "stream", "n", "components", "slots"])
+def _up(
+    winners,
+    scratch,
+    sums,
+    beta,
+    rows,
+    h,
+    alpha,
+    out,
+    log_prob,
+    z,
+    seed,
+    stream,
+    n,
+    components,
+    slots,
+    MODE: tl.constexpr,
+    FOREST: tl.constexpr,
+    N: tl.constexpr,
+    LEVELS: tl.constexpr,
+):
+    """Each lane sums its share of the pairs, from its last one on, and at the first pair of a merge notes the sum."""
+    item = tl.program_id(0).to(tl.int64)
+    beta += row_of(item, rows) * n * n
+    lane = tl.arange(0, N)
+    nodes, node, merge = _leaves(winners, item, n, components, slots, FOREST, N)
+    node_at = scratch + item * ((LEVELS + 4) * N + 1)
+    sides_at, end_at, e_at, table = node_at + N, node_at + 2 * N, node_at + 3 * N, node_at + 4 * N
+    v_at = sums + item * (N + 1)
+    tl.store(node_at + lane, node)
+    _largest(table, merge, N, LEVELS)
+    first, last = _sides(table, merge, nodes, N, LEVELS)
+    tl.store(sides_at + merge, (first << 18) + (lane << 9) + last, mask=(lane > 0) & (lane < nodes))
+    tl.debug_barrier()
+    share, number, begin, m = _shares(sides_at, end_at, nodes, N, LEVELS)
+    sides = tl.load(sides_at + m)
+    first, gap, last = sides >> 18, sides >> 9 & 511, sides & 511
+    width = last - gap + 1
+    pair = lane * share + number - 1 - (tl.load(end_at + m) - (gap - first) * width)  # of its merge
+    i = first + _divided(pair, width)
+    j = gap + pair - (i - first) * width
+    v = tl.zeros([N], beta.dtype.element_ty)
+    e = lane * 0 + NOTHING
+    for q in range(share):
+        mask = q < number
+        a = tl.load(node_at + i, mask=mask, other=0)
+        b = tl.load(node_at + j, mask=mask, other=0)
+        key = tl.minimum(a, b) * n + tl.maximum(a, b)
+        v_key, e_key = key_term(beta, 1, h, item, n * n, key, mask, MODE)
+        v, e = add(v, e, v_key, e_key)
+        whole_row = j == gap
+        whole = mask & whole_row & (i == first)
+        tl.store(v_at + m, v, mask=whole)
+        tl.store(e_at + m, e, mask=whole)
+        m -= whole.to(tl.int32)
+        sides = tl.load(sides_at + m, mask=whole & (m >= 0), other=sides)
+        first, gap, last = sides >> 18, sides >> 9 & 511, sides & 511
+        i = tl.where(whole, gap, i) - whole_row.to(tl.int32)
+        j = tl.where(whole_row, last, j - 1)
+    tl.debug_barrier()
+    v, e = tl.associative_scan((v, e), 0, add, reverse=True)
+    behind = _divided(begin, share) + 1  # the lanes behind the one where the merge begins
+    v, e = tl.gather(v, tl.minimum(behind, N - 1), 0), tl.gather(e, tl.minimum(behind, N - 1), 0)
+    v, e = tl.where(behind < N, v, 0.0), tl.where(behind < N, e, NOTHING)
+    winner = tl.load(winners + item * slots + lane, mask=lane < slots, other=-1)
+    live = winner >= 0
+    v_own, e_own = tl.load(v_at + lane, mask=live, other=0.0), tl.load(e_at + lane, mask=live, other=NOTHING)
+    v, e = add(v, tl.where(live, e, NOTHING), v_own, e_own)
+    logs = finish_decisions(v, e, beta, 1, alpha, out, z, seed, stream, item, n * n, slots, lane, winner, live, MODE)
+    if MODE == LOG_PROB:
+        tl.store(log_prob + item, logs.to(beta.dtype.element_ty))
+
+
+@triton.jit
+def _smaller(a, b):
+    return tl.minimum(a, b)
+
+
+@triton.jit(do_not_specialize=["rows", "stream", "n", "components", "slots"])
+def _down(
+    winners,
+    scratch,
+    sums,
+    alpha,
+    h,
+    beta,
+    rows,
+    grad,
+    g,
+    out,
+    more,
+    seed,
+    stream,
+    n,
+    components,
+    slots,
+    MODE: tl.constexpr,
+    FOREST: tl.constexpr,
+    N: tl.constexpr,
+    LEVELS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    item = tl.program_id(0).to(tl.int64)
+    lane, block = tl.arange(0, N), tl.arange(0, BLOCK)
+    dtype: tl.constexpr = beta.dtype.element_ty
+    beta += row_of(item, rows) * n * n
+    idle: tl.constexpr = float("-inf") if (MODE == CONDITIONAL) | (MODE == SPREAD) | (MODE == SHARE) else 0.0
+    for start in range(0, n * n, BLOCK):  # every key, as if it were none; pairs follow
+        place = item * n * n + start + block
+        tl.store(out + place, idle, mask=start + block < n * n)
+        if MODE == SHARE:
+            tl.store(more + place, 0.0, mask=start + block < n * n)
+    nodes, node, merge = _leaves(winners, item, n, components, slots, FOREST, N)
+    leaf_of = scratch + item * ((LEVELS + 2) * N + 1)
+    e_of, table = leaf_of + N, leaf_of + 2 * N
+    v_of = sums + item * (2 * N + 1)
+    tl.store(leaf_of + lane, 0)
+    tl.debug_barrier()
+    tl.store(leaf_of + node, lane, mask=lane < nodes)
+    winner = tl.load(winners + item * slots + lane, mask=lane < slots, other=-1)
+    live = winner >= 0
+    v, e = decision_term(alpha, h, beta, 1, item, n * n, slots, lane, winner, live, MODE, dtype)
+    v, e = tl.associative_scan((v, e), 0, add)
+    tl.store(v_of + lane, v)
+    tl.store(e_of + lane, e)
+    if MODE == CONDITIONAL:  # each winner strictly below the one before, after rounding
+        held = tl.where(live, winner_code(v, e, dtype) + lane, code(tl.full((), float("inf"), dtype)))
+        last = tl.maximum(tl.sum(live.to(tl.int32), 0) - 1, 0)
+        tl.store(v_of + N + lane, decode(tl.associative_scan(held, 0, _smaller) - tl.minimum(lane, last)))
+    _largest(table, merge, N, LEVELS)
+    folded = n * ((n + 1) // 2)  # rows r and n - 1 - r of the triangle lie in one, which is n - 1 long
+    for start in range(0, folded, BLOCK):
+        p = tl.minimum(start + block, folded - 1)
+        r = _divided(p, n)
+        column = p - r * n
+        low = tl.where(column > r, r, n - 1 - r)
+        high = tl.where(column > r, column, column + low)
+        once = (column > r) | ((column > 0) & (2 * r != n - 1))
+        mask = once & (high < nodes)
+        i, j = tl.load(leaf_of + low), tl.load(leaf_of + high)
+        gaps = tl.maximum(tl.abs(i - j), 1)
+        k = (gaps.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127  # rounded down logarithm
+        row = table + k * N + tl.maximum(i, j) + 1
+        merge = tl.maximum(tl.load(row - gaps), tl.load(row - (1 << k)))
+        key = low * n + high
+        won = tl.load(winners + item * slots + merge, mask=merge < slots, other=-1) == key
+        cap = key
+        if MODE == CONDITIONAL:
+            cap = code(tl.load(v_of + N + merge)) - (won == 0).to(tl.int32)
+        v_key, e_key = tl.load(v_of + merge), tl.load(e_of + merge)
+        finish_keys(v_key, e_key, cap, won, beta, 1, grad, g, out, more, seed, stream, item, n * n, key, mask, MODE)
+
+
+def serves(geometry, dtype):
+    return geometry.n <= MOST_NODES
+
+
+def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
+    tile, warps = tile_of(geometry)
+    levels = tile.bit_length() - 1
+    scratch, sums = _scratch(winners, (levels + 4) * tile), _scratch(winners, tile, beta.dtype)
+    where = (winners, scratch, sums, beta, len(beta), h, alpha, out, log_prob, z, seed, stream, *shape_of(geometry))
+    forest = geometry.extra > 1
+    _up[(len(winners),)](*where, MODE=mode, FOREST=forest, N=tile, LEVELS=levels, num_warps=warps, **EXACT)
+
+
+def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream):
+    tile, warps = tile_of(geometry)
+    levels = tile.bit_length() - 1
+    scratch, sums = _scratch(winners, (levels + 2) * tile), _scratch(winners, 2 * tile, beta.dtype)
+    where = (winners, scratch, sums, alpha, h, beta, len(beta), grad, g, out, more, seed, stream, *shape_of(geometry))
+    shape = {"FOREST": geometry.extra > 1, "N": tile, "LEVELS": levels, "BLOCK": tile}
+    _down[(len(winners),)](*where, MODE=mode, **shape, num_warps=warps, **EXACT)
+
+
+def _scratch(winners, width, dtype=torch.int32):
+    """Rows of odd length: the compiler then sees no vectors in them, and keeps all tiles in one layout."""
+    return torch.empty(len(winners), width + 1, dtype=dtype, device=winners.device)

@@ -1,0 +1,66 @@
+"""Numbers v 2^e, v a float and e an integer: sums of rates from e^-10000 to e^10000 without an exponential a step.
+
+Every function works on scalars and tiles alike. Zero is v = 0 with e = NOTHING, so that it never sets the scale.
+"""
+
+import triton
+import triton.language as tl
+
+NOTHING = tl.constexpr(-(2**30))
+LN2 = tl.constexpr(0.6931471805599453)
+LARGEST = tl.constexpr(5e8)  # exponents beyond this would not fit the integer: log-rates are held there
+
+
+@triton.jit
+def exponential(x):
+    """e^x; 0 for x = -inf."""
+    return exponential_as(x, x.dtype)
+
+
+@triton.jit
+def exponential_as(x, dtype: tl.constexpr):
+    """The same with v of another type: float64 exponents are exact, but their e^x need not be."""
+    some = x > float("-inf")
+    y = tl.where(some, tl.minimum(tl.maximum(x, -LARGEST), LARGEST), 0.0)
+    e = tl.floor(y * 1.4426950408889634 + 0.5)
+    if x.dtype == tl.float64:  # ln 2 in two parts, so that y - e ln 2 keeps its bits
+        f = (y - e * 0.6931471803691238) - e * 1.9082149292705877e-10
+    else:
+        f = (y - e * 0.693359375) + e * 2.12194440e-4
+    return tl.where(some, tl.exp(f.to(dtype)), 0.0), tl.where(some, e.to(tl.int32), NOTHING)
+
+
+@triton.jit
+def scaled(v, e):
+    """v 2^e as a float; 0 where it underflows."""
+    if v.dtype == tl.float64:
+        bits = (tl.minimum(tl.maximum(e, -1023), 1023).to(tl.int64) + 1023) << 52
+        return v * bits.to(tl.float64, bitcast=True)
+    else:
+        bits = (tl.minimum(tl.maximum(e, -127), 127) + 127) << 23
+        return v * bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def add(v1, e1, v2, e2):
+    e = tl.maximum(e1, e2)
+    return scaled(v1, e1 - e) + scaled(v2, e2 - e), e
+
+
+@triton.jit
+def total(v, e):
+    """The sum of a row of numbers."""
+    top = tl.max(e, 0)
+    return tl.sum(scaled(v, e - top), 0), top
+
+
+@triton.jit
+def at(v, e, here):
+    """The one number of a row where `here` holds."""
+    return tl.sum(tl.where(here, v, 0.0), 0), tl.max(tl.where(here, e, NOTHING), 0)
+
+
+@triton.jit
+def logarithm(v, e):
+    """log(v 2^e) in float64, which large exponents need; -inf for 0."""
+    return tl.where(v > 0, tl.log(tl.where(v > 0, v, 1.0)).to(tl.float64) + e.to(tl.float64) * LN2, float("-inf"))
