@@ -12,6 +12,7 @@ STEPS = {
     "log_prob+backward": "and backward",
     "conditional": "noise given trace",
     "t_step": "whole step",
+    "trace_reinforce": "TraceREINFORCE",
     "sst_step": "SST step",
 }
 ESTIMATORS = (
@@ -54,17 +55,18 @@ def speed(results: dict) -> str:
         name = f"{record['structure']} {' '.join(f'{k}={v:,}' for k, v in record['size'].items())}"
         rows.setdefault(name, {})[record["step"]] = record["ms"]
         batches[name] = record["batch"]
+    shown = [step for step in STEPS if any(step in times for times in rows.values())]
     where = f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch'].split('+')[0]}, {machine['date']}"
     lines = [
         f"Milliseconds a batch, float32, medians of `gumtrace bench --device cpu` on {where}. The whole step is what a "
         "score-function update pays for the structure: build the distribution, draw noise, run the algorithm, take its "
         "log-probability and go back to the logits. The SST step is what a stochastic softmax pays instead.",
         "",
-        "| | batch | " + " | ".join(STEPS.values()) + " |",
-        "|---|---:|" + "---:|" * len(STEPS),
+        "| | batch | " + " | ".join(STEPS[step] for step in shown) + " |",
+        "|---|---:|" + "---:|" * len(shown),
     ]
     for name, steps in rows.items():
-        lines.append(f"| {name} | {batches[name]:,} | " + " | ".join(_number(steps.get(step)) for step in STEPS) + " |")
+        lines.append(f"| {name} | {batches[name]:,} | " + " | ".join(_number(steps.get(step)) for step in shown) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -115,10 +115,10 @@ def test_command(few_cases, tmp_path, capsys, monkeypatch, plain):
     file = tmp_path / "new" / "r.json"
     assert command("--quick", "--repeat", "1", "--structures", "binarytree,Subset,Matching", "--json", str(file)) == 0
     out, err = capsys.readouterr()
-    for word in ("BinaryTree n=6", "Matching n=4", "log_prob+backward", "copies"):
+    for word in ("BinaryTree n=6", "Matching n=4", "log_prob+backward", "trace_reinforce", "ratio", "copies"):
         assert word in out
     assert "Subset" not in out  # not among the quick ones
-    assert "15 records" in err
+    assert "17 records" in err
     body = json.loads(file.read_text())
     assert set(body) == {"machine", "records"}
     assert len([r for r in body["records"] if r["step"] != RELAXED]) == 2 * len(STEPS)

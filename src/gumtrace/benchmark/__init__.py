@@ -4,7 +4,7 @@
 
 >>> records = run_case(Case("BinaryTree", {"n": 5}), batch=4, repeat=1)
 >>> [record.step for record in records]
-['perturb', 'trace', 'sample_trace', 'log_prob', 'log_prob+backward', 'conditional', 't_step']
+['perturb', 'trace', 'sample_trace', 'log_prob', 'log_prob+backward', 'conditional', 't_step', 'trace_reinforce']
 >>> {record.trace_bytes <= record.logits_bytes for record in records}
 {True}
 """

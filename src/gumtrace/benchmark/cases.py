@@ -12,6 +12,8 @@ from gumtrace.structures.base import Structure
 Size = dict[str, int]
 Make = Callable[[Tensor], Structure]
 BATCH = 1024
+CUDA_BATCH = 4096
+NO_CUDA_KERNEL = "SpanningTree.from_edges"  # its CUDA tensors visit the CPU
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 
 import gumtrace
+from gumtrace.benchmark.device import bytes_per_second
 
 
 @dataclass(frozen=True)
 class Record:
-    """One step of one case. Times: one call on the whole batch; `copy_ms` is a copy of the logits.
+    """One step of one case. Times: one call on the whole batch; `copy_ms` is a copy of the logits (on CUDA, of the
+    device alone).
 
     `peak_bytes` is how far memory rises during the step (see `peak_bytes`), None where it cannot be measured.
     """
@@ -33,11 +35,13 @@ class Record:
     peak_bytes: int | None
     trace_bytes: int
     logits_bytes: int
+    device_ms: float | None = None  # CUDA: of the device alone, eager calls
+    graph_ms: float | None = None  # CUDA: a replay of t_step as a graph
 
     @property
     def copies(self) -> float:
         """The step in copies of the logits."""
-        return self.ms / self.copy_ms
+        return (self.device_ms or self.ms) / self.copy_ms
 
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -55,6 +59,7 @@ def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "bytes_per_second": bytes_per_second() if device.type == "cuda" else None,
         "date": datetime.now(UTC).date().isoformat(),
     }
 

@@ -9,13 +9,25 @@ from collections.abc import Callable
 import torch
 
 from gumtrace.benchmark.cases import BATCH, Case, Instance, prepare
+from gumtrace.benchmark.device import event_ms, graph_ms, unchecked
 from gumtrace.benchmark.gate import check, trace_bytes
 from gumtrace.benchmark.memory import peak_bytes
 from gumtrace.benchmark.records import Record
-from gumtrace.relaxations import has_relaxation, relax
+from gumtrace.estimators import StochasticSoftmax, TraceREINFORCE
+from gumtrace.estimators.base import Estimator
+from gumtrace.relaxations import has_relaxation
 
-STEPS = ("perturb", "trace", "sample_trace", "log_prob", "log_prob+backward", "conditional", "t_step")
-RELAXED = "sst_step"  # what a stochastic softmax step pays instead, for structures that have a relaxation
+STEPS = (
+    "perturb",
+    "trace",
+    "sample_trace",
+    "log_prob",
+    "log_prob+backward",
+    "conditional",
+    "t_step",
+    "trace_reinforce",
+)
+RELAXED = "sst_step"  # what a stochastic softmax pays instead of `trace_reinforce`, where there is a relaxation
 REPEAT = 15
 SAMPLE_SECONDS = 1e-3  # a timing shorter than this repeats its call
 Calls = dict[str, Callable[[], object]]
@@ -39,16 +51,25 @@ def run_case(
     instance = prepare(case, batch, device, dtype)
     if not checked:
         check(instance)
+    if device.type == "cuda":
+        with unchecked():
+            return _records(case, instance, device, dtype, repeat)
+    return _records(case, instance, device, dtype, repeat)
+
+
+def _records(case: Case, instance: Instance, device: torch.device, dtype: torch.dtype, repeat: int) -> list[Record]:
     calls = steps(instance)
     times = time_round_robin(calls, min(repeat, case.repeat or repeat), _synchroniser(device))
     logits = instance.logits
+    cuda = device.type == "cuda"
+    copy = times.pop("copy")
     common = {
         "structure": case.structure,
         "size": dict(case.size),
         "batch": len(logits),
         "device": str(device),
         "dtype": str(dtype).removeprefix("torch."),
-        "copy_ms": 1e3 * statistics.median(times.pop("copy")),
+        "copy_ms": event_ms(calls["copy"]) if cuda else 1e3 * statistics.median(copy),
         "trace_bytes": trace_bytes(instance.make(logits).sample_trace()),
         "logits_bytes": logits.nbytes,
     }
@@ -58,6 +79,8 @@ def run_case(
             ms=1e3 * statistics.median(seconds),
             min_ms=1e3 * min(seconds),
             peak_bytes=peak_bytes(calls[step], device),
+            device_ms=event_ms(calls[step]) if cuda else None,
+            graph_ms=graph_ms(calls[step]) if cuda and step == "t_step" else None,
             **common,
         )
         for step, seconds in times.items()
@@ -67,13 +90,16 @@ def run_case(
 def steps(instance: Instance) -> Calls:
     """The copy and the steps, as functions without arguments. Gradients are dropped at the end of each call.
 
-    Only the steps with a backward read logits that require gradients; `t_step` also makes the distribution, with its
-    checks: it is all that one T-REINFORCE update pays for the structure.
+    Only the steps with a backward read logits that require gradients. Three of them also make the distribution, with
+    its checks. `t_step` draws a trace, takes its log-probability and goes back. `trace_reinforce` and `sst_step` are
+    whole updates by the estimators TraceREINFORCE and StochasticSoftmax, one sample each, with an objective that costs
+    nothing: what is left is what the structure costs, and the two can be compared.
     """
     make, logits = instance.make, instance.logits
     leaf = logits.clone().requires_grad_()
     d, learned = make(logits), make(leaf)
     noise, trace, copied = d.perturb(), d.sample_trace(), torch.empty_like(logits)
+    slope = torch.randn_like(logits)[None]  # (1, *logits)
 
     def log_prob_backward() -> None:
         learned.trace_log_prob(trace).sum().backward()
@@ -84,6 +110,13 @@ def steps(instance: Instance) -> Calls:
         d.trace_log_prob(d.sample_trace()).sum().backward()
         leaf.grad = None
 
+    def update(estimator: Estimator) -> Callable[[], None]:
+        def step() -> None:
+            estimator(make(leaf), lambda x: _Free.apply(x, slope, 1 + len(d.batch_shape))).mean().backward()
+            leaf.grad = None
+
+        return step
+
     calls = (
         d.perturb,
         lambda: d.trace(noise),
@@ -92,18 +125,25 @@ def steps(instance: Instance) -> Calls:
         log_prob_backward,
         lambda: d.conditional(trace),
         t_step,
+        update(TraceREINFORCE()),
     )
     found: Calls = {"copy": lambda: copied.copy_(logits), **dict(zip(STEPS, calls, strict=True))}
     if has_relaxation(d):
-        slope = torch.randn_like(logits)  # the objective's gradient; the objective itself is not timed
-
-        def sst_step() -> None:
-            d = make(leaf)
-            relax(d, d.perturb(), 0.5).backward(slope)
-            leaf.grad = None
-
-        found[RELAXED] = sst_step
+        found[RELAXED] = update(StochasticSoftmax(0.5))
     return found
+
+
+class _Free(torch.autograd.Function):
+    """The objective of the benchmark: every loss is 1, and its gradient, `slope`, lies ready."""
+
+    @staticmethod
+    def forward(ctx, value, slope, batch_dim):
+        ctx.save_for_backward(slope)
+        return slope.new_ones(value.shape[:batch_dim])
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return ctx.saved_tensors[0], None, None
 
 
 def time_round_robin(calls: Calls, repeat: int, synchronise: Callable[[], None]) -> dict[str, list[float]]:

@@ -9,7 +9,7 @@ import torch
 
 from gumtrace import benchmark
 from gumtrace.benchmark import Case, CheckFailed, Record
-from gumtrace.benchmark.cases import BATCH
+from gumtrace.benchmark.cases import BATCH, CUDA_BATCH, NO_CUDA_KERNEL
 from gumtrace.benchmark.timing import REPEAT
 from gumtrace.cli.arguments import positive
 
@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the records here too")
     names = ", ".join(benchmark.STRUCTURES)
     parser.add_argument("--structures", type=_structures, metavar="A,B", help=f"only these of {names}")
-    batch = f"items in a batch (default: {BATCH}); sparse graphs always come alone"
-    parser.add_argument("--batch", type=positive, default=BATCH, metavar="N", help=batch)
+    batch = f"items in a batch (default: {BATCH}, on CUDA {CUDA_BATCH}); sparse graphs always come alone"
+    parser.add_argument("--batch", type=positive, metavar="N", help=batch)
     parser.add_argument(
         "--dtype", choices=["float32", "float64"], default="float32", help="of the logits (default: float32)"
     )
@@ -42,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
     cases = [case for case in benchmark.CASES if _wanted(case, args)]
-    settings = {"batch": args.batch, "device": args.device, "dtype": dtype}
+    on_cuda = torch.device(args.device).type == "cuda"
+    settings = {"batch": args.batch or (CUDA_BATCH if on_cuda else BATCH), "device": args.device, "dtype": dtype}
     try:
         for case in _progress(cases, "checking"):
             benchmark.check_case(case, **settings)
@@ -50,18 +51,21 @@ def run(args: argparse.Namespace) -> int:
         print(f"gumtrace bench: nothing was timed, since a check failed: {failure}", file=sys.stderr)
         return 1
     records: list[Record] = []
+    machine = benchmark.machine(args.device)
     repeat = args.repeat or (QUICK_REPEAT if args.quick else REPEAT)
     for case in _progress(cases, "timing"):
         records += benchmark.run_case(case, **settings, repeat=repeat, checked=True)
-    machine = benchmark.machine(args.device)
+        if args.json is not None:
+            benchmark.save(args.json, records, machine)  # after each case, so that a run cut short is not lost
     _print_table(records, machine)
     if args.json is not None:
-        benchmark.save(args.json, records, machine)
         print(f"{len(records)} records in {args.json}", file=sys.stderr)
     return 0
 
 
 def _wanted(case: Case, args: argparse.Namespace) -> bool:
+    if case.structure == NO_CUDA_KERNEL and torch.device(args.device).type == "cuda":
+        return False
     return (case.quick or not args.quick) and (args.structures is None or case.structure in args.structures)
 
 
@@ -100,9 +104,19 @@ def _progress(cases: list[Case], what: str) -> Iterator[Case]:
 
 
 def _print_table(records: list[Record], machine: dict) -> None:
-    head, rows = _table(records)
+    cuda = machine["bytes_per_second"] is not None
+    head, rows = _cuda_table(records, machine["bytes_per_second"]) if cuda else _table(records)
     title = f"{machine['device']}, {machine['threads']} threads, {machine['cpu']}, torch {machine['torch']}"
-    note = "ms for the whole batch, medians; copies: t_step in copies of the logits; peak: MB a t_step takes on top"
+    note = (
+        "ms for the whole batch, medians; ratio: sst_step over trace_reinforce; "
+        "copies: t_step in copies of the logits; peak: MB a t_step takes on top"
+    )
+    if cuda:
+        note = (
+            "ms of device time for the whole batch, eager calls; graph: t_step as a CUDA graph; host: t_step with all "
+            "that Python takes; share: of the card's bandwidth, if a t_step read the logits three times and wrote them "
+            "once; peak: memory a t_step takes on top, in logits"
+        )
     try:
         from rich import box
         from rich.console import Console
@@ -135,15 +149,36 @@ def _table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     by_case: dict[tuple, dict[str, Record]] = {}
     for record in records:
         by_case.setdefault((record.structure, str(record.size), record.batch), {})[record.step] = record
-    head = ["case", "batch", "copy", *benchmark.STEPS, benchmark.RELAXED, "copies", "peak"]
+    head = ["case", "batch", "copy", *benchmark.STEPS, benchmark.RELAXED, "ratio", "copies", "peak"]
     rows = []
     for by_step in by_case.values():
         update = by_step["t_step"]
         name = Case(update.structure, update.size).name
         shown = (*benchmark.STEPS, benchmark.RELAXED)
         times = [_ms(by_step[step].ms) if step in by_step else "" for step in shown]
+        relaxed = by_step.get(benchmark.RELAXED)
+        ratio = "" if relaxed is None else f"{relaxed.ms / by_step['trace_reinforce'].ms:.1f}"
         peak = "" if update.peak_bytes is None else f"{update.peak_bytes / 1e6:.3g}"
-        rows.append([name, str(update.batch), _ms(update.copy_ms), *times, _ms(update.copies), peak])
+        rows.append([name, str(update.batch), _ms(update.copy_ms), *times, ratio, _ms(update.copies), peak])
+    return head, rows
+
+
+def _cuda_table(records: list[Record], bandwidth: float) -> tuple[list[str], list[list[str]]]:
+    by_case: dict[tuple, dict[str, Record]] = {}
+    for record in records:
+        by_case.setdefault((record.structure, str(record.size), record.batch), {})[record.step] = record
+    shown = (*benchmark.STEPS, benchmark.RELAXED)
+    head = ["case", "batch", "copy", *shown, "graph", "host", "copies", "share", "peak"]
+    rows = []
+    for by_step in by_case.values():
+        update = by_step["t_step"]
+        device_ms = update.device_ms or update.ms
+        share = 4 * update.logits_bytes / (1e-3 * device_ms * bandwidth)
+        times = [_ms(by_step[step].device_ms or by_step[step].ms) if step in by_step else "" for step in shown]
+        last = [_ms(update.graph_ms or 0.0), _ms(update.ms), _ms(update.copies), f"{share:.0%}"]
+        peak = f"{(update.peak_bytes or 0) / update.logits_bytes:.2f}"
+        name = Case(update.structure, update.size).name
+        rows.append([name, str(update.batch), _ms(update.copy_ms), *times, *last, peak])
     return head, rows
 
 
