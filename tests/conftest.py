@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+from torch.distributions import Distribution
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +20,9 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def validation():
+    """torch.compile turns the default off for the whole process."""
+    Distribution.set_default_validate_args(True)

@@ -550,6 +550,7 @@ def test_public_names():
         "diagnostics",
         "divergences",
         "estimators",
+        "plotting",
         "relax",
     ]
     assert all(hasattr(gt, name) for name in gt.__all__)

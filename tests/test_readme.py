@@ -9,7 +9,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 def test_blocks_run(capsys):
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     namespace = {}
     for block in blocks:
         exec(compile(block, str(README), "exec"), namespace)

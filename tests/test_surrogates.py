@@ -112,7 +112,9 @@ def test_a_fresh_state_can_be_loaded_over_a_fitted_one(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("change", [torch.nn.Module.double, torch.nn.Module.float, copy.deepcopy], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "change", [torch.nn.Module.double, torch.nn.Module.float, copy.deepcopy], ids=lambda f: f.__name__
+)
 def test_learning_goes_on_after_a_change(kind, change):
     estimator = E.SurrogateREINFORCE(fitted(kind), samples=4, extra=8)
     x, loss = rows(40, seeded(6))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gumtrace.estimators.base import advantage, checked_count
+from gumtrace.kernels.kinds import SPARSE_TREE
 from gumtrace.structures.base import Structure
 from gumtrace.structures.custom import Custom
 from gumtrace.traces.trace import Trace
@@ -108,7 +109,8 @@ def _check_alike(name: str, p: Structure, q: Structure) -> None:
     if type(p) is not type(q) or p.key_shape != q.key_shape:
         raise ValueError(f"{name}: {p} and {q} are not of one kind and size")
     a, b = p._layout.geometry, q._layout.geometry
-    if (a.kind, a.n) != (b.kind, b.n) or not (a.edges is b.edges or (a.edges == b.edges).all()):
+    nodes = (a.n, b.n) if a.kind == SPARSE_TREE else (0, 0)  # of all others the keys tell
+    if a.kind != b.kind or nodes[0] != nodes[1] or not (a.edges is b.edges or torch.equal(a.edges, b.edges)):
         raise ValueError(f"{name}: {p} and {q} are not over the same graph")
     settings: dict[str, tuple[Any, Any]] = {
         "lengths": (_lengths(p), _lengths(q)),

@@ -6,7 +6,7 @@ import torch
 def backends() -> dict[str, str]:
     """Which kernels serve tensors on which device, and why.
 
-    >>> backends()["cpu"].split(",")[0]
+    >>> backends()["cpu"].split()[0]
     'numba'
     """
     import numba

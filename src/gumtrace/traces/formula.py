@@ -63,6 +63,8 @@ def _save_log_prob(ctx, inputs, output):
 
 
 def _log_prob_backward(ctx, grad, _):
+    if grad is None:
+        return (None,) * 5
     logits, winners, links, kept = ctx.saved_tensors
     if not torch.is_grad_enabled():
         grad = ops.log_prob_grad(*ctx.head, logits, winners, links, kept, grad)
@@ -84,6 +86,8 @@ def _save_conditional(ctx, inputs, output):
 
 
 def _conditional_backward(ctx, grad, *_):
+    if grad is None:
+        return (None,) * 7
     logits, winners, links, g, totals, z = ctx.saved_tensors
     if not torch.is_grad_enabled():
         to_logits = ops.conditional_grad(*ctx.head, logits, winners, links, totals, z, g, grad)
