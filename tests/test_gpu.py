@@ -12,7 +12,10 @@ from gumtrace.diagnostics import enumerate_traces
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.skipif(
+        not torch.cuda.is_available(),
+        reason="needs a CUDA device; the kernels themselves run in the interpreter, in test_cuda.py",
+    ),
 ]
 
 MAKE = {

@@ -146,12 +146,9 @@ def _cells(row: list[str], widths: list[int]) -> Iterable[str]:
 
 def _table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     """One row a case, one column a step."""
-    by_case: dict[tuple, dict[str, Record]] = {}
-    for record in records:
-        by_case.setdefault((record.structure, str(record.size), record.batch), {})[record.step] = record
     head = ["case", "batch", "copy", *benchmark.STEPS, benchmark.RELAXED, "ratio", "copies", "peak"]
     rows = []
-    for by_step in by_case.values():
+    for by_step in _by_case(records):
         update = by_step["t_step"]
         name = Case(update.structure, update.size).name
         shown = (*benchmark.STEPS, benchmark.RELAXED)
@@ -163,14 +160,19 @@ def _table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
-def _cuda_table(records: list[Record], bandwidth: float) -> tuple[list[str], list[list[str]]]:
+def _by_case(records: list[Record]) -> Iterable[dict[str, Record]]:
+    """The records of each case by step."""
     by_case: dict[tuple, dict[str, Record]] = {}
     for record in records:
         by_case.setdefault((record.structure, str(record.size), record.batch), {})[record.step] = record
+    return by_case.values()
+
+
+def _cuda_table(records: list[Record], bandwidth: float) -> tuple[list[str], list[list[str]]]:
     shown = (*benchmark.STEPS, benchmark.RELAXED)
     head = ["case", "batch", "copy", *shown, "graph", "host", "copies", "share", "peak"]
     rows = []
-    for by_step in by_case.values():
+    for by_step in _by_case(records):
         update = by_step["t_step"]
         device_ms = update.device_ms or update.ms
         share = 4 * update.logits_bytes / (1e-3 * device_ms * bandwidth)

@@ -27,7 +27,7 @@ from gumtrace.kernels.cuda.formula import (
     winner_code,
 )
 from gumtrace.kernels.cuda.noise import noisy, row_of
-from gumtrace.kernels.cuda.order import before, code, least
+from gumtrace.kernels.cuda.order import before, code, least, smaller
 from gumtrace.kernels.cuda.wide import NOTHING, add, scaled
 
 WIDEST = 512  # most columns: a program holds a number for each
@@ -184,11 +184,6 @@ def _up(
 
 
 @triton.jit
-def _smaller(a, b):
-    return tl.minimum(a, b)
-
-
-@triton.jit
 def _down(
     winners,
     steps,
@@ -221,7 +216,7 @@ def _down(
     v, e = tl.associative_scan((v, e), 0, add)
     cap = e
     if MODE == CONDITIONAL:  # each winner strictly below the one before, after rounding
-        cap = tl.associative_scan(winner_code(v, e, dtype) + b, 0, _smaller) - b
+        cap = tl.associative_scan(winner_code(v, e, dtype) + b, 0, smaller) - b
     v_cols, e_cols, cap_cols = _at(v, e, cap, col_step, n)
     for block in range(tl.cdiv(n, ROWS)):
         row, key, inside = _entries(block, n, m, ROWS, COLS)

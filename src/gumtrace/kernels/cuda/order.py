@@ -38,3 +38,9 @@ def least(g):
         return tl.full((), -0x7FF0000000000000, tl.int64)
     else:
         return tl.full((), -0x7F800000, tl.int32)
+
+
+@triton.jit
+def smaller(c1, c2):
+    """For scans: the least code so far."""
+    return tl.minimum(c1, c2)

@@ -23,7 +23,7 @@ from gumtrace.kernels.cuda.formula import (
     winner_code,
 )
 from gumtrace.kernels.cuda.noise import row_of
-from gumtrace.kernels.cuda.order import code, decode
+from gumtrace.kernels.cuda.order import code, decode, smaller
 from gumtrace.kernels.cuda.spanning_tree_trace import shape_of, tile_of
 from gumtrace.kernels.cuda.spanning_tree_trace import trace as trace  # of this structure's functions
 from gumtrace.kernels.cuda.wide import NOTHING, add
@@ -190,11 +190,6 @@ def _up(
         tl.store(log_prob + item, logs.to(beta.dtype.element_ty))
 
 
-@triton.jit
-def _smaller(a, b):
-    return tl.minimum(a, b)
-
-
 @triton.jit(do_not_specialize=["rows", "stream", "n", "components", "slots"])
 def _down(
     winners,
@@ -245,7 +240,7 @@ def _down(
     if MODE == CONDITIONAL:  # each winner strictly below the one before, after rounding
         held = tl.where(live, winner_code(v, e, dtype) + lane, code(tl.full((), float("inf"), dtype)))
         last = tl.maximum(tl.sum(live.to(tl.int32), 0) - 1, 0)
-        tl.store(v_of + N + lane, decode(tl.associative_scan(held, 0, _smaller) - tl.minimum(lane, last)))
+        tl.store(v_of + N + lane, decode(tl.associative_scan(held, 0, smaller) - tl.minimum(lane, last)))
     _largest(table, merge, N, LEVELS)
     folded = n * ((n + 1) // 2)  # rows r and n - 1 - r of the triangle lie in one, which is n - 1 long
     for start in range(0, folded, BLOCK):

@@ -16,7 +16,7 @@ from gumtrace.kernels.cuda.formula import (
     winner_code,
 )
 from gumtrace.kernels.cuda.noise import noisy, row_of
-from gumtrace.kernels.cuda.order import code, least
+from gumtrace.kernels.cuda.order import code, least, smaller
 from gumtrace.kernels.cuda.sampling import perturb
 from gumtrace.kernels.cuda.wide import NOTHING, add, at, total
 from gumtrace.kernels.kinds import NOT_A_NUMBER, PERMUTATION, STUCK
@@ -158,11 +158,6 @@ def _up(
 
 
 @triton.jit
-def _smaller(a, b):
-    return tl.minimum(a, b)
-
-
-@triton.jit
 def _down(
     winners,
     chosen,
@@ -203,7 +198,7 @@ def _down(
         cap = lowest + step * 0
         if MODE == CONDITIONAL:  # each winner strictly below the one before, after rounding
             held = tl.where(live, winner_code(v, e, dtype) + b, cap)
-            cap = tl.minimum(tl.associative_scan(held, 0, _smaller), lowest)
+            cap = tl.minimum(tl.associative_scan(held, 0, smaller), lowest)
             lowest = tl.min(cap, 0)
             cap -= b
         finish_keys(v, e, cap, live, beta, rows, grad, g, out, more, seed, stream, item, d, winner, live, MODE)
