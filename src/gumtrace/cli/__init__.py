@@ -12,6 +12,11 @@ _COMMANDS = {
     "demo": "draw one of each structure, and tell how it came about",
     "toy": "optimise a small problem with every estimator, and compare them",
     "bench": "time every structure, and say how much memory it takes",
+    "train": "run an experiment of the paper, or go on with it",
+    "evaluate": "the best models of runs, on a split of their data",
+    "sweep": "search for the best settings of an experiment, or go on searching",
+    "table": "what runs found, beside what the paper found",
+    "plot": "curves of runs, and pictures of what one of them found",
 }
 
 

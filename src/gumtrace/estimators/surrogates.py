@@ -1,6 +1,6 @@
 """Cheap functions c(X) of a structure, fitted to the objective as training goes along.
 
-All they learn is kept in buffers: it goes with `state_dict()`, `.to(device)` and copies of the estimator.
+All they learn is part of their state: it goes with `state_dict()`, `.to(device)` and copies of the estimator.
 """
 
 import torch
@@ -197,6 +197,12 @@ class MLPSurrogate(_Surrogate):
                 self.optimiser.step()
             self.net.requires_grad_(False)
         self.optimiser.zero_grad(set_to_none=True)  # a training loop's optimiser moves whatever has a gradient
+
+    def get_extra_state(self) -> dict:
+        return self.optimiser.state_dict()
+
+    def set_extra_state(self, state: dict) -> None:
+        self.optimiser.load_state_dict(state)
 
     def _apply(self, fn, recurse=True):
         super()._apply(fn, recurse)

@@ -141,8 +141,8 @@ def sweeps(u: Tensor, along: Tensor, sizes: Tensor, root: int) -> Tensor:
     log_w = torch.where(edge, log_w, NO_EDGE)
     log_w = torch.where(edge, log_w - log_w.amax(-2, keepdim=True), NO_EDGE)
     log_w[:, root] = torch.where(inside | (node == root), log_w[:, root], 0.0)  # padding hangs on the root
-    order = node.clone()  # the root stays to the end, and nodes leave from the last to the first
-    order[0], order[root] = root, 0
+    # the root stays to the end, and nodes leave from the last to the first; no number is copied from the host
+    order = torch.where(node == 0, root, torch.where(node == root, 0, node))
     log_w, along = log_w[:, order][..., order], along[..., order, :][..., order]
     jets = torch.stack([torch.ones_like(log_w), *along, *along[:1] * along[1:]])  # e^(ε₁ along₁ + ε₂ along₂)
     adjoint, reached = _adjoint(log_w, jets)

@@ -1,0 +1,55 @@
+"""`gumtrace plot NAME`: curves of runs, and pictures of what one of them found."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from gumtrace.cli import runs
+from gumtrace.cli.arguments import positive
+from gumtrace.experiments import find, restore
+from gumtrace.experiments.curves import draw
+from gumtrace.experiments.folder import RunFolderError
+from gumtrace.experiments.records import RecordError
+from gumtrace.experiments.reporting import pictures, report
+from gumtrace.extras import require
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    runs.add_arguments(parser)
+    parser.add_argument("--out", type=Path, default=Path("plots"), metavar="DIR", help="for the pictures")
+    parser.add_argument(
+        "--run",
+        type=Path,
+        metavar="FOLDER",
+        dest="folder",  # `run` is what the command calls
+        help="of one run: draw what its best model finds, and no curves",
+    )
+    parser.add_argument("--count", type=positive, default=6, help="with --run: items to draw (default: 6)")
+    parser.add_argument("--split", default="test", choices=["train", "valid", "test"], help="with --run")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="with --run: folder of the data sets")
+
+
+def run(args: argparse.Namespace) -> int:
+    require("matplotlib", "plot")
+    try:
+        files = _curves(args) if args.folder is None else _pictures(args)
+    except (RecordError, RunFolderError) as error:
+        print(f"gumtrace plot: {error}", file=sys.stderr)
+        return 2
+    for file in files:
+        print(file)
+    return 0
+
+
+def _curves(args: argparse.Namespace) -> list[Path]:
+    return draw(runs.read(args), report(args.name), find(args.name).better, args.out)
+
+
+def _pictures(args: argparse.Namespace) -> list[Path]:
+    if args.paths:
+        raise RecordError("PATHs are for curves, and --run is for pictures of one run: one command each")
+    experiment = restore(args.folder, data=args.data)
+    if experiment.name != args.name:
+        raise RecordError(f"{args.folder} is a run of {experiment.name}, not of {args.name}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    return [pictures(args.name).draw(experiment, args.out / "found.png", count=args.count, split=args.split)]

@@ -1,0 +1,113 @@
+"""`gumtrace train NAME`: the options are the fields of the experiment's config, read by tyro."""
+
+import argparse
+import dataclasses
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gumtrace.experiments import NAMES, find
+from gumtrace.experiments.folder import RunFolderError
+from gumtrace.experiments.training import train
+from gumtrace.extras import require
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run it; what comes out does not depend on these, up to rounding."""
+
+    out: Path | None = None
+    """Folder of the runs, one folder for each seed inside; a run that was cut off goes on. Default: runs/NAME/..."""
+    seeds: str = ""
+    """Several seeds side by side: 0-9, or 0,3,5."""
+    device: str = "cpu"
+    data: Path = Path("data")
+    """Folder of the data sets; they are made or checked there when first used."""
+    compile: bool = False
+    """torch.compile the model."""
+    graph: bool = False
+    """Record the update as a CUDA graph."""
+    profile: int = 0
+    """Say where the time of so many updates goes, instead of training."""
+    smoke: bool = False
+    """Small data, small model, few iterations: a minute on two cores."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", choices=NAMES, help="experiment; its options: gumtrace train NAME --help")
+    parser.add_argument("options", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+
+def run(args: argparse.Namespace) -> int:
+    experiment = find(args.name)
+    config, options = parse(args.name, args.options)
+    out = options.out or Path("runs") / args.name / label(config)
+    try:
+        if options.profile:
+            from gumtrace.experiments.profiling import profile
+
+            print(profile(experiment, config, options.data, options.device, options.profile, compile=options.compile))
+            return 0
+        results = train(
+            experiment,
+            config,
+            out,
+            seeds=read_seeds(options.seeds) or None,
+            device=options.device,
+            data=options.data,
+            compile=options.compile,
+            graph=options.graph,
+        )
+    except (RunFolderError, ValueError) as error:
+        print(f"gumtrace train: {error}", file=sys.stderr)
+        return 2
+    for result in filter(None, results):
+        print("  ".join(f"{name} {value:.5g}" for name, value in result["test"].items()))
+    print(f"runs in {out}")
+    return 0
+
+
+def parse(name: str, argv: list[str], options: type = Options, verb: str = "train") -> tuple[Any, Any]:
+    """The config and the options of a command line; --smoke changes the defaults, not what was asked for."""
+    tyro = require("tyro", "experiments")
+    experiment = find(name)
+    config = experiment.Config()
+    if "--smoke" in argv:
+        config = experiment.smoke(config)
+    command = dataclasses.make_dataclass("Command", [("config", experiment.Config), ("options", options)], frozen=True)
+    found = tyro.cli(
+        tyro.conf.configure(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)(command),
+        args=argv,
+        prog=f"gumtrace {verb} {name}",
+        default=command(config, options()),
+    )
+    return found.config, found.options
+
+
+def read_seeds(text: str) -> list[int]:
+    """
+    >>> read_seeds("0-2,7")
+    [0, 1, 2, 7]
+    """
+    seeds: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        try:
+            seeds += range(int(first), int(last or first) + 1)
+        except ValueError:
+            raise ValueError(f"seeds are numbers and ranges such as 0-9 or 0,3,5, got {text!r}") from None
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"a seed appears twice in {text!r}")
+    return seeds
+
+
+def label(config: Any) -> str:
+    """A folder name from what differs from the defaults."""
+    default = type(config)()
+    parts = [config.estimator]
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name not in ("seed", "estimator") and value != getattr(default, field.name):
+            parts.append(f"{field.name}={value}")
+    return ",".join(parts)

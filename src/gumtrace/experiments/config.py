@@ -1,0 +1,94 @@
+"""What a run is. Two runs with equal configs, on equal machines and versions, give equal metrics."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
+
+EstimatorName = Literal[
+    "NoiseREINFORCE",
+    "TraceREINFORCE",
+    "StructureREINFORCE",
+    "RELAX",
+    "REBAR",
+    "StochasticSoftmax",
+    "StraightThrough",
+    "GumbelRao",
+    "SurrogateREINFORCE",
+]
+ESTIMATORS: tuple[str, ...] = get_args(EstimatorName)
+DIFFERENTIATE = ("REBAR", "StochasticSoftmax", "StraightThrough", "GumbelRao")  # the objective, between structures
+# Times the objective is asked for a sample: REBAR's control variate is the objective itself, at two noises.
+CALLS_A_SAMPLE = {"REBAR": 3}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What every experiment has; each adds its own."""
+
+    seed: int = 0
+    estimator: EstimatorName = "TraceREINFORCE"
+    calls: int = 128
+    """Times the objective is evaluated an iteration, N: the same for every estimator."""
+    samples: int = 0
+    """Structures for each item, K: a batch has N / K items. 0: what suits the estimator, 1 or 4."""
+    temperature: float = 1.0
+    """Of relaxed structures; where REBAR starts to learn it."""
+    draws: int = 4
+    """GumbelRao: conditional draws for each structure."""
+    extra: int = 64
+    """SurrogateREINFORCE: structures for each item that are not evaluated."""
+    iterations: int = 50_000
+    evaluate_every: int = 500
+    """Iterations between evaluations; checkpoints are written then."""
+    lr: float = 5e-4
+    estimator_lr: float = 1e-3
+    """Of the estimator's own parameters: RELAX's critic, REBAR's temperature and scale."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """Of the learning rates: cosine takes them to zero at the last iteration."""
+    clip: float = 0.0
+    """Longest gradient that is followed as it is; 0: any."""
+    weight_decay: float = 0.0
+    precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
+    """Of matrix products on CUDA; a CPU computes in float32 unless it is bfloat16."""
+    shards: int = 1
+    """Parts of a batch, each with its own noise and batch statistics; several processes share them out."""
+
+    def __post_init__(self):
+        if self.estimator not in ESTIMATORS:
+            raise ValueError(f"no estimator {self.estimator!r}; there are {', '.join(ESTIMATORS)}")
+        if self.samples < 0:
+            raise ValueError(f"samples must be at least 1, or 0 for the estimator's own, got {self.samples}")
+        for name in ("calls", "draws", "extra", "iterations", "evaluate_every", "shards"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("temperature", "lr", "estimator_lr"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if not self.items:
+            raise ValueError(
+                f"{self.estimator} with {self.k} samples makes {self.calls_an_item} calls for one item: more "
+                f"than the {self.calls} of an iteration"
+            )
+        if self.items % self.shards:
+            raise ValueError(f"{self.items} items cannot be shared out evenly to {self.shards} shards")
+
+    @property
+    def k(self) -> int:
+        """Structures for each item."""
+        few = self.estimator == "RELAX" or self.estimator in DIFFERENTIATE
+        return self.samples or (1 if few else 4)
+
+    @property
+    def calls_an_item(self) -> int:
+        return self.k * CALLS_A_SAMPLE.get(self.estimator, 1)
+
+    @property
+    def items(self) -> int:
+        """In a batch."""
+        return self.calls // self.calls_an_item
+
+    def replace(self, **changes: Any) -> Self:
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "samples": self.k}

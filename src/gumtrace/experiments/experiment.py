@@ -1,0 +1,91 @@
+"""What the harness asks of an experiment: a model, a loss, and numbers to judge it by."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from gumtrace import estimators
+from gumtrace.estimators import Estimator
+from gumtrace.experiments.config import Config
+
+
+class Experiment(nn.Module, ABC):
+    """One model to be trained, with its estimator. Subclasses set `estimator` and whatever else has parameters."""
+
+    name: ClassVar[str]
+    Config: ClassVar[type[Config]]
+    better: ClassVar[str]  # the metric, larger is better, that decides which checkpoint is kept
+    estimator: Estimator
+
+    def __init__(self, config: Config, data: Any):
+        super().__init__()
+        self.config, self.data = config, data
+
+    @staticmethod
+    @abstractmethod
+    def smoke(config: Config) -> Config:
+        """The same, small enough for a minute on two cores."""
+
+    @staticmethod
+    @abstractmethod
+    def load(config: Config, folder: Path, device: torch.device) -> Any:
+        """The data on the device, shared by all runs of equal data settings; made or read in `folder`."""
+
+    @staticmethod
+    @abstractmethod
+    def search(config: Config, trial: Any) -> Config:
+        """The config with what is tuned asked from `trial`, an Optuna trial."""
+
+    @property
+    @abstractmethod
+    def items(self) -> int:
+        """Of the training set."""
+
+    @abstractmethod
+    def loss(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        """A scalar to go back from, and metrics (scalars), for these items of the training set. Must not wait."""
+
+    @abstractmethod
+    def evaluate(self, split: str, generator: torch.Generator) -> dict[str, float]:
+        """Metrics on a whole split, in eval mode and without gradients."""
+
+    def compile_parts(self) -> None:
+        """By torch.compile, all but the estimator: it has the objective in its middle, and may look at gradients."""
+        for part in self.children():
+            if part is not self.estimator:
+                part.compile(dynamic=False)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """For the optimiser: the estimator's own parameters learn at a rate of their own."""
+        own = [p for p in self.estimator.parameters() if p.requires_grad]
+        mine = {id(p) for p in own}
+        model = [p for p in self.parameters() if id(p) not in mine and p.requires_grad]
+        groups = [{"params": model, "lr": self.config.lr, "weight_decay": self.config.weight_decay}]
+        return groups + ([{"params": own, "lr": self.config.estimator_lr, "weight_decay": 0.0}] if own else [])
+
+
+def build_estimator(config: Config, critic: nn.Module | None = None, surrogate: nn.Module | None = None) -> Estimator:
+    """The one the config names. `critic` and `surrogate` are the experiment's own, for those that need one.
+
+    >>> build_estimator(Config(estimator="GumbelRao", draws=2))
+    GumbelRao(samples=1, temperature=1.0, kind=None)
+    """
+    samples, temperature = config.k, config.temperature
+    match config.estimator:
+        case "RELAX":
+            if critic is None:
+                raise ValueError("RELAX needs a critic, and this experiment has none")
+            return estimators.RELAX(critic, samples)
+        case "REBAR":
+            return estimators.REBAR(samples=samples, temperature=temperature)
+        case "SurrogateREINFORCE":
+            return estimators.SurrogateREINFORCE(surrogate, samples, config.extra)
+        case "GumbelRao":
+            return estimators.GumbelRao(temperature, samples, draws=config.draws)
+        case "StochasticSoftmax" | "StraightThrough":
+            return getattr(estimators, config.estimator)(temperature, samples)
+        case _:
+            return getattr(estimators, config.estimator)(samples)

@@ -1,0 +1,135 @@
+"""The folder of a run: its config, metrics as JSON lines and TensorBoard events, the best checkpoint, and the state to
+go on from. Whenever the process is killed, what is on disk is whole: files are written beside and renamed."""
+
+import fcntl
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+CONFIG, METRICS, BEST, STATE, RESULT = "config.json", "metrics.jsonl", "best.pt", "state.pt", "result.json"
+
+
+class RunFolderError(Exception):
+    """The folder cannot be used for this run; the message says why and what to do."""
+
+
+class RunFolder:
+    """Opened by one process at a time. A folder of another config is refused."""
+
+    def __init__(self, path: Path, experiment: str, config: dict[str, Any], machine: dict[str, Any]):
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(path)
+        try:
+            self._claim(experiment, config, machine)
+        except BaseException:
+            self.close()
+            raise
+        self._events = None
+
+    def _claim(self, experiment: str, config: dict[str, Any], machine: dict[str, Any]) -> None:
+        known = read_json(self.path / CONFIG)
+        if known is None:
+            if strange := [p.name for p in self.path.iterdir() if p.name in (METRICS, BEST, STATE, RESULT)]:
+                raise RunFolderError(f"{self.path} holds {', '.join(strange)} but no {CONFIG}: not a run to go on with")
+            text = json.dumps({"experiment": experiment, "config": config, "machine": machine}, indent=1)
+            write(self.path / CONFIG, text.encode())
+            return
+        theirs = known["config"]
+        if known["experiment"] != experiment or theirs != config:
+            names = sorted(config.keys() | theirs.keys())
+            unlike = [f"{n} {theirs.get(n)!r}" for n in names if theirs.get(n) != config.get(n)]
+            raise RunFolderError(
+                f"{self.path} holds another run ({known['experiment']}; {', '.join(unlike)}): choose another --out, or "
+                "delete it"
+            )
+
+    def forget_after(self, iteration: int) -> None:
+        """Drop the metrics that came after the state a run goes on from: they come again."""
+        kept = [row for row in read_metrics(self.path / METRICS) if row["iteration"] <= iteration]
+        write(self.path / METRICS, "".join(json.dumps(row) + "\n" for row in kept).encode())
+
+    def log(self, row: dict[str, Any]) -> None:
+        """`row` has an iteration, a split, and numbers."""
+        with (self.path / METRICS).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        for name, value in row.items():
+            if name not in ("iteration", "split"):
+                self._writer(row["iteration"]).add_scalar(f"{row['split']}/{name}", value, row["iteration"])
+
+    def save(self, name: str, state: dict[str, Any]) -> None:
+        save(self.path / name, state)
+        if self._events is not None:
+            self._events.flush()
+
+    def best(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+        return load(self.path / BEST, device)
+
+    def finish(self, result: dict[str, Any]) -> None:
+        write(self.path / RESULT, json.dumps(result, indent=1).encode())
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        return read_json(self.path / RESULT)
+
+    def close(self) -> None:
+        if getattr(self, "_events", None) is not None:
+            self._events.close()
+        os.close(self._lock)
+
+    def _writer(self, iteration: int):
+        if self._events is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._events = SummaryWriter(str(self.path), purge_step=iteration)
+        return self._events
+
+
+def _locked(path: Path) -> int:
+    """A lock that the system gives back when the process ends, however it ends."""
+    handle = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise RunFolderError(f"{path} is in use by another process") from None
+    return handle
+
+
+def write(path: Path, content: bytes) -> None:
+    """All of it or nothing."""
+    beside = path.with_name(f".{path.name}.part")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    content = io.BytesIO()
+    torch.save(state, content)
+    write(path, content.getvalue())
+
+
+def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+    return torch.load(path, map_location=device, weights_only=True) if path.exists() else None
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Rows in order; a last line that was cut off while being written is left out."""
+    rows = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows

@@ -1,0 +1,1 @@
+"""Graph layout: find the spanning tree whose springs moved the nodes."""

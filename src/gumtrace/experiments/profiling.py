@@ -1,0 +1,67 @@
+"""Where the time of an update goes."""
+
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity
+
+from gumtrace.experiments.config import Config
+from gumtrace.experiments.experiment import Experiment
+from gumtrace.experiments.parallel import Workers
+from gumtrace.experiments.run import BACKWARD, FORWARD, OPTIMISER, WARM_UP, Run
+from gumtrace.experiments.training import build, prepare
+
+ROWS = 15  # of the table of operators
+PARTS = (FORWARD, BACKWARD, OPTIMISER)
+
+
+def profile(
+    experiment: type[Experiment],
+    config: Config,
+    data: Path,
+    device: torch.device | str = "cpu",
+    updates: int = 20,
+    *,
+    compile: bool = False,
+    trace: Path | None = None,
+) -> str:
+    """A report on that many updates, made one by one (not as a graph). Nothing is kept of the training.
+
+    Args:
+        trace: a file for a timeline, to be looked at in chrome://tracing or Perfetto.
+    """
+    workers = Workers(torch.device(device))
+    prepare(config)
+    model = build(experiment, config, experiment.load(config, data, workers.device), workers.device)
+    if compile:
+        model.compile_parts()
+    run = Run(model, None, workers)
+    cuda = workers.device.type == "cuda"
+    for _ in range(WARM_UP):
+        run.update()
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+    with torch.profiler.profile(activities=activities) as profiler:
+        for _ in range(updates):
+            run.update()
+        if cuda:
+            torch.cuda.synchronize()
+    if trace is not None:
+        profiler.export_chrome_trace(str(trace))
+    return _report(profiler, updates, cuda)
+
+
+def _report(profiler: torch.profiler.profile, updates: int, cuda: bool) -> str:
+    events = profiler.key_averages()
+    host = {e.key: e.cpu_time_total for e in events if e.key in PARTS}
+    kernels = [e for e in profiler.events() or () if cuda and e.device_type.name == "CUDA" and e.key not in PARTS]
+    lines = [f"one update of {updates}, in ms; host is what Python and the launches take"]
+    lines += [f"  {part:<10} host {host.get(part, 0) / 1e3 / updates:8.3f}" for part in PARTS]
+    if cuda:
+        busy = sum(e.time_range.elapsed_us() for e in kernels)
+        lines.append(f"  device busy {busy / 1e3 / updates:.3f} with {len(kernels) / updates:.0f} kernels")
+    column = "self_device_time_total" if cuda else "self_cpu_time_total"
+    ranked = sorted((e for e in events if e.key not in PARTS), key=lambda e: -getattr(e, column))
+    lines += ["", f"  {'operator':<60} {'calls':>7} {'ms':>8}"]
+    for e in ranked[:ROWS]:
+        lines.append(f"  {e.key[:60]:<60} {e.count / updates:7.1f} {getattr(e, column) / 1e3 / updates:8.3f}")
+    return "\n".join(lines)

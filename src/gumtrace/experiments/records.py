@@ -1,0 +1,183 @@
+"""Runs as they are reported: read from their folders, or from recorded files, which are small enough to be kept with
+the code. A recorded file is JSON lines, one run a line, in an order that does not depend on how they were found."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from gumtrace.experiments.folder import CONFIG, METRICS, RESULT, write
+
+SUFFIX = ".jsonl"  # of recorded files
+ITERATION = "iteration"  # of a curve: the one list that is no metric
+_DIGITS = 5  # significant, of the numbers in a recorded curve
+
+
+class RecordError(ValueError):
+    """A file does not hold what it should; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run. `result` is None until it is finished."""
+
+    experiment: str
+    config: dict[str, Any]
+    machine: dict[str, Any]
+    result: dict[str, Any] | None  # iteration of the best checkpoint, its metrics: valid, test; seconds
+    curve: dict[str, list]  # iteration, and each metric of the validation set, None where it was not measured
+
+    @property
+    def seed(self) -> int:
+        return self.config["seed"]
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """The config without the seed: runs of one setting are averaged."""
+        return {name: value for name, value in self.config.items() if name != "seed"}
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What makes it this run and no other; records are sorted by it."""
+        return self.experiment, canonical(self.setting), self.seed
+
+    @property
+    def progress(self) -> tuple[bool, int]:
+        return self.result is not None, len(self.curve[ITERATION])
+
+
+def canonical(config: dict[str, Any]) -> str:
+    """The same text for equal configs.
+
+    >>> canonical({"lr": 0.1, "calls": 8})
+    '{"calls":8,"lr":0.1}'
+    """
+    return json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def collect(paths: Iterable[str | Path]) -> list[Record]:
+    """All runs in some folders (and the folders inside) and recorded files, sorted.
+
+    A run that is found several times, in its folder and in a file say, counts once: as it is where it got farthest,
+    or where it was found first.
+    """
+    found: dict[tuple, Record] = {}
+    for path in paths:
+        for record in _read(Path(path)):
+            if record.key not in found or record.progress > found[record.key].progress:
+                found[record.key] = record
+    return [found[key] for key in sorted(found)]
+
+
+def _read(path: Path) -> Iterable[Record]:
+    if not path.exists():
+        raise RecordError(f"{path} does not exist")
+    if path.is_file():
+        yield from load(path)
+        return
+    for config in sorted(path.rglob(CONFIG)):
+        yield read_run(config.parent)
+    for file in sorted(path.rglob(f"*{SUFFIX}")):
+        if file.name != METRICS:
+            yield from load(file)
+
+
+def read_run(folder: str | Path) -> Record:
+    """The run in a folder, however far it got."""
+    folder = Path(folder)
+    if not (folder / CONFIG).exists():
+        raise RecordError(f"{folder} holds no run: there is no {CONFIG}")
+    about = _parsed(folder / CONFIG, (folder / CONFIG).read_text(encoding="utf-8"))
+    result = folder / RESULT
+    body = {
+        **{name: about.get(name) for name in ("experiment", "config", "machine")},
+        "result": _parsed(result, result.read_text(encoding="utf-8")) if result.exists() else None,
+        "curve": _curve(folder / METRICS),
+    }
+    return _checked(body, str(folder))
+
+
+def save(file: str | Path, records: Iterable[Record]) -> None:
+    """Records as one file, all of it or nothing."""
+    file = Path(file)
+    if file.suffix != SUFFIX:
+        raise RecordError(f"{file}: a recorded file is found by its name, which has to end in {SUFFIX}")
+    lines = []
+    for record in sorted(records, key=lambda record: record.key):
+        curve = {name: [_short(x) for x in values] for name, values in record.curve.items()}
+        lines.append(canonical({**asdict(record), "curve": curve}) + "\n")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write(file, "".join(lines).encode())
+
+
+def load(file: str | Path) -> list[Record]:
+    """The records of a file that `save` wrote."""
+    records = []
+    for number, line in enumerate(Path(file).read_text(encoding="utf-8").splitlines(), 1):
+        where = f"{file}, line {number}"
+        records.append(_checked(_parsed(where, line), where))
+    return records
+
+
+def _curve(file: Path) -> dict[str, list]:
+    """The validation rows of a metrics file, as columns."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(_parsed(f"{file}, line {number}", line))
+        except RecordError:
+            if number < len(lines):  # the last one may be half written, by a run under way or cut off
+                raise
+    if strange := [row for row in rows if not {ITERATION, "split"} <= row.keys()]:
+        raise RecordError(f"{file}: not a row of metrics: {canonical(strange[0])}")
+    valid = [row for row in rows if row["split"] == "valid"]
+    names = dict.fromkeys(name for row in valid for name in row if name not in (ITERATION, "split"))
+    return {name: [row.get(name) for row in valid] for name in (ITERATION, *names)}
+
+
+def _parsed(where: str | Path, text: str) -> dict[str, Any]:
+    try:
+        body = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RecordError(f"{where}: damaged, or not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise RecordError(f"{where}: not a JSON object")
+    return body
+
+
+def _checked(body: dict[str, Any], where: str) -> Record:
+    """The record, if it is whole."""
+    names = {field.name for field in fields(Record)}
+    if body.keys() != names:
+        raise RecordError(f"{where}: not a recorded run, which has {', '.join(sorted(names))}")
+    record = Record(**body)
+    problems = {
+        "no experiment is named": not isinstance(record.experiment, str),
+        "the config has no seed or no estimator": not _has(record.config, "seed", "estimator"),
+        "the machine is not described": not isinstance(record.machine, dict),
+        "the result lacks valid or test": record.result is not None and not _has(record.result, "valid", "test"),
+        "the lists of the curve are not of one length": not _is_curve(record.curve),
+    }
+    if wrong := [problem for problem, present in problems.items() if present]:
+        raise RecordError(f"{where}: {'; '.join(wrong)}")
+    return record
+
+
+def _has(body: Any, *names: str) -> bool:
+    return isinstance(body, dict) and all(name in body for name in names)
+
+
+def _is_curve(curve: Any) -> bool:
+    if not _has(curve, ITERATION) or not all(isinstance(values, list) for values in curve.values()):
+        return False
+    return len({len(values) for values in curve.values()}) == 1
+
+
+def _short(x: float | None) -> float | None:
+    """
+    >>> _short(-1582.71828), _short(50_500), _short(None)
+    (-1582.7, 50500, None)
+    """
+    return float(f"{x:.{_DIGITS}g}") if isinstance(x, float) else x

@@ -1,0 +1,218 @@
+"""One model in training: a config, a seed, a folder. `advance` is one iteration; everything random in it is a function
+of the seed, the shard and the iteration, so that a run that was cut off goes on exactly as it would have."""
+
+import hashlib
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import record_function
+
+from gumtrace.experiments.experiment import Experiment
+from gumtrace.experiments.folder import BEST, STATE, RunFolder
+from gumtrace.experiments.parallel import Workers
+
+WARM_UP = 3  # updates before a graph is recorded: libraries start up, and kernels are compiled
+FORWARD, BACKWARD, OPTIMISER = "forward", "backward", "optimiser"  # parts of an update, for the profiler
+
+
+class Run:
+    """`folder` is None for processes that only help."""
+
+    def __init__(self, experiment: Experiment, folder: RunFolder | None, workers: Workers, *, graph: bool = False):
+        self.experiment, self.folder, self.workers = experiment, folder, workers
+        self.config, self.device = experiment.config, workers.device
+        on_cuda = self.device.type == "cuda"
+        self.stream = torch.cuda.Stream(self.device) if on_cuda else None
+        groups = experiment.parameter_groups()
+        self.rates = [(torch.tensor(group["lr"], device=self.device), group["lr"]) for group in groups]
+        groups = [{**group, "lr": now} for group, (now, _) in zip(groups, self.rates, strict=True)]
+        self.optimiser = torch.optim.AdamW(groups, fused=True, capturable=on_cuda)
+        self.shards = workers.mine(self.config.shards)
+        self.generators = [torch.Generator(self.device) for _ in self.shards]
+        self.index = torch.zeros(self.config.items, dtype=torch.int64, device=self.device)
+        self.sums: dict[str, Tensor] = {}  # of the metrics since the last evaluation
+        self.iteration, self.seconds, self._clock = 0, 0.0, time.perf_counter()
+        self.best: dict[str, Any] | None = None
+        self.valid: dict[str, float] = {}  # the latest
+        self._order, self._epoch = self.index, -1
+        self._graph = self._recorded() if graph else None
+
+    @property
+    def finished(self) -> bool:
+        return self.iteration >= self.config.iterations
+
+    def advance(self) -> bool:
+        """One update, and an evaluation with a checkpoint when it is time: says whether it was."""
+        with self._here():
+            self.update()
+            due = self.iteration % self.config.evaluate_every == 0 or self.finished
+            if due:
+                self.check()
+        return due
+
+    def update(self) -> None:
+        self._prepare()
+        self._update() if self._graph is None else self._graph.replay()
+        self.iteration += 1
+
+    def _prepare(self) -> None:
+        """The items, the randomness and the learning rates of this iteration."""
+        size, items = self.experiment.items, self.config.items
+        epoch, place = divmod(self.iteration, size // items)  # the last few items of an epoch are left out
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(mixed(self.config.seed, "order", epoch))
+            self._order, self._epoch = torch.randperm(size, generator=generator).to(self.device), epoch
+        self.index.copy_(self._order[place * items : (place + 1) * items])
+        for shard, generator in zip(self.shards, self.generators, strict=True):
+            generator.manual_seed(mixed(self.config.seed, "noise", shard, self.iteration))
+        if self.config.schedule == "cosine":
+            factor = 0.5 + 0.5 * math.cos(math.pi * self.iteration / self.config.iterations)
+            for now, rate in self.rates:
+                now.fill_(rate * factor)
+
+    def _update(self) -> None:
+        self.optimiser.zero_grad(set_to_none=True)
+        count = self.config.shards
+        parts = self.index.chunk(count)
+        for shard, generator in self._each_shard():
+            with record_function(FORWARD), self.autocast():
+                loss, metrics = self.experiment.loss(parts[shard], generator)
+            with record_function(BACKWARD):
+                (loss / count).backward()
+            for name, value in metrics.items():
+                self.sums.setdefault(name, torch.zeros((), device=self.device)).add_(value.detach(), alpha=1 / count)
+        self.workers.sum([p.grad for p in self.experiment.parameters() if p.grad is not None])
+        with record_function(OPTIMISER):
+            if self.config.clip:
+                torch.nn.utils.clip_grad_norm_(_parameters(self.optimiser), self.config.clip)
+            self.optimiser.step()
+
+    def _each_shard(self) -> Iterator[tuple[int, torch.Generator]]:
+        """Every shard finds the buffers (running statistics) as they were; their mean over the shards is kept."""
+        pairs = zip(self.shards, self.generators, strict=True)
+        if self.config.shards == 1:
+            yield from pairs
+            return
+        buffers = [b for b in self.experiment.buffers() if b.is_floating_point()]
+        before = [b.clone() for b in buffers]
+        total = [torch.zeros_like(b) for b in buffers]
+        for shard, generator in pairs:
+            for b, was in zip(buffers, before, strict=True):
+                b.copy_(was)
+            yield shard, generator
+            for t, b in zip(total, buffers, strict=True):
+                t.add_(b, alpha=1 / self.config.shards)
+        self.workers.sum(total)
+        for b, mean in zip(buffers, total, strict=True):
+            b.copy_(mean)
+
+    def check(self) -> None:
+        """Evaluate, keep the best, write down where we are."""
+        rows = [{"iteration": self.iteration, "split": "train", **self._averages()}]
+        now = time.perf_counter()
+        self.seconds, self._clock = self.seconds + now - self._clock, now
+        valid = self.evaluate("valid")
+        rows.append({"iteration": self.iteration, "split": "valid", **valid})
+        self.valid = valid
+        if self.best is None or valid[self.experiment.better] > self.best["valid"][self.experiment.better]:
+            self.best = {"iteration": self.iteration, "valid": valid}
+            if self.folder is not None:
+                self.folder.save(BEST, {**self.best, "model": self.experiment.state_dict()})
+        if self.folder is not None:
+            for row in rows:
+                self.folder.log(row)
+            self.folder.save(STATE, self.state_dict())  # last: what came before is repeated if this is missing
+
+    def evaluate(self, split: str) -> dict[str, float]:
+        generator = torch.Generator(self.device).manual_seed(mixed(self.config.seed, "evaluate"))
+        self.experiment.eval()
+        # What was compiled was so for the sizes of training batches: to compile it once more would take longer
+        with self._here(), torch.no_grad(), self.autocast(), torch.compiler.set_stance("force_eager"):
+            metrics = self.experiment.evaluate(split, generator)
+        self.experiment.train()
+        return metrics
+
+    def _averages(self) -> dict[str, float]:
+        """Of the training metrics since the last evaluation: here, and only here, the host waits for the device."""
+        since = (self.iteration - 1) % self.config.evaluate_every + 1
+        totals = list(self.sums.values())
+        self.workers.sum(totals)
+        values = torch.stack(totals).tolist() if totals else []
+        for total in totals:
+            total.zero_()
+        return {name: value / since for name, value in zip(self.sums, values, strict=True)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "iteration": self.iteration,
+            "seconds": self.seconds,
+            "best": self.best,
+            "model": self.experiment.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.iteration, self.seconds, self.best = state["iteration"], state["seconds"], state["best"]
+        self.experiment.load_state_dict(state["model"])
+        for i, p in enumerate(_parameters(self.optimiser)):
+            own = self.optimiser.state[p]
+            for name, value in state["optimiser"]["state"].get(i, {}).items():
+                if name in own:  # in place: a graph knows where it is
+                    own[name].copy_(value)
+                else:
+                    own[name] = value.to(self.device)
+
+    def _recorded(self) -> torch.cuda.CUDAGraph:
+        """The update as a CUDA graph. The updates made on the way are undone."""
+        if self.device.type != "cuda" or self.workers.world > 1:
+            raise ValueError("graph=True needs a CUDA device, and one process")
+        model = {name: value.clone() for name, value in self.experiment.state_dict().items()}
+        self._prepare()
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with self._here():
+            for _ in range(WARM_UP):
+                self._update()
+        graph = torch.cuda.CUDAGraph()
+        for generator in self.generators:
+            graph.register_generator_state(generator)
+        with torch.cuda.graph(graph, stream=self.stream):
+            self._update()
+        with self._here():
+            self.experiment.load_state_dict(model)
+            for p in _parameters(self.optimiser):
+                for value in self.optimiser.state[p].values():
+                    value.zero_()
+            for total in self.sums.values():
+                total.zero_()
+        return graph
+
+    def autocast(self):
+        half = self.config.precision == "bfloat16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
+
+    @contextmanager
+    def _here(self) -> Iterator[None]:
+        """On this run's own stream, so that several runs share a device side by side."""
+        if self.stream is None:
+            yield
+        else:
+            with torch.cuda.stream(self.stream):
+                yield
+
+
+def _parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
+    return [p for group in optimiser.param_groups for p in group["params"]]
+
+
+def mixed(*parts: int | str) -> int:
+    """A seed from several: the same on every machine, in every process.
+
+    >>> mixed(0, "order", 1) == mixed(0, "order", 1) != mixed(0, "order", 2)
+    True
+    """
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1

@@ -1,0 +1,154 @@
+"""Tables: our runs beside the paper's, mean ± standard deviation over seeds and the best seed, on test."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from gumtrace.experiments.groups import Choice, choices
+from gumtrace.experiments.records import Record
+from gumtrace.experiments.reporting import UNBIASED, Block, Column, PaperRow, Report, Spread, family, marked, title
+
+OURS = "ours"
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    bold: bool = False  # the best of its column
+
+
+@dataclass(frozen=True)
+class Table:
+    """Ready to be printed."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Row:
+    name: str
+    source: str
+    spreads: tuple[Spread, ...]
+    seeds: int
+    settings: int
+
+
+def build(records: Iterable[Record], report: Report, better: str) -> tuple[list[Table], list[str]]:
+    """A table for each block, and notes on all of them."""
+    shown = choices(records, report, better)
+    by_block = [list(same) for _, same in groupby(shown, lambda choice: choice.block.key)]
+    tables = [_table(report, same) for same in by_block]
+    return tables, _notes(shown, report, better)
+
+
+def _table(report: Report, shown: list[Choice]) -> Table:
+    block = shown[0].block
+    ours = [_own(choice, report) for choice in shown if choice.group.finished]
+    rows = [*(_paper(row, block) for row in block.paper), *ours]
+    head = ["estimator", "by"]
+    body = [[Cell(row.name), Cell(row.source)] for row in rows]
+    for i, column in enumerate(report.columns):
+        head += [column.name, "best"]
+        for line, cells in zip(body, _cells(column, rows, i), strict=True):
+            line += cells
+    for line, row in zip(body, rows, strict=True):
+        line += [Cell(str(row.seeds)), Cell(str(row.settings))]
+    notes = tuple(note for choice in shown for note in _about(choice))
+    return Table(block.title, (*head, "seeds", "settings"), tuple(map(tuple, body)), notes)
+
+
+def _own(choice: Choice, report: Report) -> _Row:
+    spreads = tuple(choice.group.spread(column) for column in report.columns)
+    return _Row(title(choice.group.setting), OURS, spreads, len(choice.group.finished), len(choice.tried))
+
+
+def _paper(row: PaperRow, block: Block) -> _Row:
+    name = marked(row.estimator, family(row.estimator))
+    return _Row(name, block.source, row.spreads, row.seeds, row.settings)
+
+
+def _cells(column: Column, rows: list[_Row], i: int) -> list[list[Cell]]:
+    """Mean ± std and best of one metric, for each row; the best means and bests are bold."""
+    spreads = [row.spreads[i] for row in rows]
+    top_mean, top_best = (_top([getattr(s, name) for s in spreads], column) for name in ("mean", "best"))
+    cells = []
+    for row, found in zip(rows, spreads, strict=True):
+        digits = column.digits if row.source == OURS else column.paper_digits
+        mean = number(found.mean, digits) + ("" if found.std is None else f" ± {number(found.std, digits)}")
+        best = Cell(number(found.best, digits), found.best == top_best)
+        cells.append([Cell(mean, found.mean == top_mean), best])
+    return cells
+
+
+def _top(values: list[float], column: Column) -> float:
+    """The best of several; of one alone there is none."""
+    known = [x for x in values if not math.isnan(x)]
+    return (max if column.larger else min)(known) if len(known) > 1 else math.nan
+
+
+def _about(choice: Choice) -> Iterable[str]:
+    """What a reader has to know of one estimator: how its setting was found, which seeds, what is missing."""
+    group = choice.group
+    if group.finished:
+        seeds = f"seed{'s' * (len(group.finished) > 1)} {ranges(record.seed for record in group.finished)}"
+        tuned = ", ".join(f"{name} {_plain(value)}" for name, value in sorted(choice.tuned().items()))
+        name = title(group.setting).removesuffix(UNBIASED).rstrip()
+        yield f"{name}: {seeds}; {tuned}, of {len(choice.tried)} settings." if tuned else f"{name}: {seeds}."
+    if choice.unfinished:
+        runs = "1 run is" if choice.unfinished == 1 else f"{choice.unfinished} runs are"
+        yield f"{family(choice.estimator)}: {runs} not finished, and not averaged."
+
+
+def _notes(shown: list[Choice], report: Report, better: str) -> list[str]:
+    decides = next((column.name for column in report.columns if column.metric == better), better)
+    return [
+        f"{UNBIASED} unbiased gradients. Mean ± standard deviation over seeds, and the best seed, on test. Checkpoints "
+        f"are chosen by {decides} on validation, and so is the setting that is shown: the best mean of those that were "
+        "run with at least half as many seeds as any other.",
+        *_machines([record for choice in shown for record in choice.group.finished]),
+    ]
+
+
+def _machines(records: list[Record]) -> Iterable[str]:
+    """Where our runs were made."""
+    where: dict[str, list[str]] = {}
+    for record in records:
+        found = record.machine
+        device = found.get("device", "unknown device")
+        device = found.get("cpu", device) if device == "cpu" else device
+        where.setdefault(f"{device}, torch {found.get('torch', 'unknown')}", []).append(found.get("date", ""))
+    for machine, dates in sorted(where.items()):
+        first, last = min(dates), max(dates)
+        days = [day for day in dict.fromkeys((first, last)) if day]
+        yield f"{OURS.capitalize()}: {', '.join([machine, *([' to '.join(days)] if days else [])])}."
+
+
+def number(x: float, digits: int) -> str:
+    """
+    >>> number(-1582.716, 2)
+    '−1582.72'
+    """
+    return f"{x:.{digits}f}".replace("-", "−")
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """
+    >>> ranges([3, 0, 1, 2, 7])
+    '0–3, 7'
+    """
+    runs: list[list[int]] = []
+    for x in sorted(numbers):
+        if runs and x == runs[-1][1] + 1:
+            runs[-1][1] = x
+        else:
+            runs.append([x, x])
+    return ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in runs)

@@ -1,0 +1,253 @@
+"""The harness: runs that go on exactly as they would have, in one process or several, alone or side by side."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from gumtrace.experiments import evaluate, find, train
+from gumtrace.experiments import folder as folders
+from gumtrace.experiments.config import ESTIMATORS, Config
+from gumtrace.experiments.folder import RunFolderError, read_metrics
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+GraphLayout = find("graph-layout")
+TINY = GraphLayout.Config(
+    frames=4, nodes=4, hidden=8, calls=16, train_size=40, test_size=20, iterations=12, evaluate_every=4, critic_hidden=8
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture
+def run(tmp_path, data):
+    """Train in a folder of its own; returns the metrics of the seeds."""
+
+    def call(name, config=TINY, **settings):
+        train(GraphLayout, config, tmp_path / name, data=data, progress=False, **settings)
+        return [metrics(tmp_path / name / f"seed-{seed}") for seed in settings.get("seeds", [config.seed])]
+
+    return call
+
+
+class Killed(BaseException):
+    pass
+
+
+def metrics(folder):
+    return read_metrics(folder / "metrics.jsonl")
+
+
+# --- what a run leaves behind ---
+
+
+def test_a_run_folder(run, tmp_path, data):
+    (rows,) = run("a")
+    assert [(row["iteration"], row["split"]) for row in rows] == [
+        (iteration, split) for iteration in (4, 8, 12) for split in ("train", "valid")
+    ]
+    folder = tmp_path / "a" / "seed-0"
+    assert {p.name for p in folder.iterdir() if not p.name.startswith("events")} == {
+        "config.json", "metrics.jsonl", "best.pt", "state.pt", "result.json", ".lock"
+    }  # fmt: skip
+    assert any(p.name.startswith("events") for p in folder.iterdir())
+    result = json.loads((folder / "result.json").read_text())
+    best = max((row for row in rows if row["split"] == "valid"), key=lambda row: row["elbo"])
+    assert result["iteration"] == best["iteration"]
+    assert result["valid"]["elbo"] == best["elbo"]
+    assert evaluate(folder, "test", data=data) == result["test"]
+    assert evaluate(folder, "valid", data=data) == result["valid"]
+    for name in ("best.pt", "state.pt"):
+        torch.load(folder / name, weights_only=True)
+
+
+def test_smoke_learns(tmp_path, data):
+    config = GraphLayout.smoke(GraphLayout.Config())
+    train(GraphLayout, config, tmp_path, data=data, progress=False)
+    losses = [-row["elbo"] for row in metrics(tmp_path / "seed-0") if row["split"] == "train"]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.parametrize("training", ["teacher-forced", "unrolled"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_every_estimator_trains_and_goes_on_exactly(estimator, training, run):
+    config = TINY.replace(estimator=estimator, training=training, extra=8, iterations=8, calls=24)
+    assert cut_off(run, config) == run("whole", config)
+
+
+def cut_off(run, config):
+    """The metrics of a run that ended after its first evaluation, and went on."""
+
+    def stop(run):
+        raise Killed
+
+    with pytest.raises(Killed):
+        run("parts", config, watch=stop)
+    return run("parts", config)
+
+
+@pytest.mark.parametrize("settings", [{"schedule": "cosine"}, {"clip": 0.1}, {"precision": "bfloat16"}, {"shards": 2}])
+def test_settings_change_a_run_that_goes_on_exactly(settings, run):
+    config = TINY.replace(**settings)
+    (whole,) = run("whole", config)
+    assert whole[1:] != run("plain")[0][1:]
+    assert cut_off(run, config) == [whole]
+
+
+def rename(folder, config):
+    """As if it had been cut off on its way to more iterations."""
+    about = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**about, "config": config.to_dict()}))
+    (folder / "result.json").unlink(missing_ok=True)
+
+
+# --- killed at any moment ---
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_killed_while_writing(after, run, tmp_path, monkeypatch):
+    """Before or after each file is put into place, with half of the next line of metrics written."""
+    (whole,) = run("whole")
+    for moment in itertools.count(1):
+        folder = tmp_path / f"killed-{moment}" / "seed-0"
+        with monkeypatch.context() as patch:
+            patch.setattr(folders, "write", killing(folders.write, moment, after))
+            try:
+                run(folder.parent.name)
+                break
+            except Killed:
+                pass
+        assert run(folder.parent.name) == [whole]
+        assert without_time(folder / "result.json") == without_time(tmp_path / "whole" / "seed-0" / "result.json")
+    assert moment > 7  # a config, metrics, three times a state and at least one best, a result
+
+
+def killing(real, moment, after):
+    """`write`, until the process ends in the call that is number `moment`."""
+    calls = itertools.count(1)
+
+    def write(path, content):
+        if next(calls) != moment:
+            return real(path, content)
+        if after:
+            real(path, content)
+        rows = path.parent / "metrics.jsonl"
+        if rows.exists():
+            with rows.open("a") as file:
+                file.write('{"iteration": 1000, "spl')
+        raise Killed
+
+    return write
+
+
+def without_time(path):
+    return {name: value for name, value in json.loads(path.read_text()).items() if name != "seconds"}
+
+
+@pytest.mark.slow
+def test_sigkill(run, tmp_path, data):
+    """A real process, killed twice, wherever it is."""
+    options = {name: value for name, value in TINY.to_dict().items() if value != getattr(GraphLayout.Config(), name)}
+    options |= {"iterations": 4000, "evaluate_every": 40}
+    command = [sys.executable, "-m", "gumtrace.cli", "train", "graph-layout", "--out", str(tmp_path / "killed")]
+    command += ["--data", str(data), *(f"--{n.replace('_', '-')}={v}" for n, v in options.items())]
+    rows = tmp_path / "killed" / "seed-0" / "metrics.jsonl"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for kill in range(2):
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment)
+        before = len(read_metrics(rows))
+        while len(read_metrics(rows)) < before + 4 + kill and process.poll() is None:
+            time.sleep(0.003)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    config = TINY.replace(**{**options, "iterations": 40 * (len(read_metrics(rows)) // 2 + 2)})
+    rename(tmp_path / "killed" / "seed-0", config)  # long enough
+    assert run("killed", config) == run("whole", config)
+
+
+# --- refusals ---
+
+
+def test_a_folder_of_another_config_is_refused(run, tmp_path):
+    run("a")
+    before = {p: p.read_bytes() for p in (tmp_path / "a" / "seed-0").iterdir()}
+    with pytest.raises(RunFolderError, match=r"another run .*lr 0\.0005"):
+        run("a", TINY.replace(lr=1e-3))
+    assert {p: p.read_bytes() for p in (tmp_path / "a" / "seed-0").iterdir()} == before
+
+
+def test_a_folder_in_use_is_refused(run, tmp_path):
+    folder = folders.RunFolder(tmp_path / "a" / "seed-0", "graph-layout", TINY.to_dict(), {})
+    with pytest.raises(RunFolderError, match="in use by another process"):
+        run("a")
+    folder.close()
+    run("a")
+
+
+def test_a_folder_without_a_config_is_refused(run, tmp_path):
+    (tmp_path / "a" / "seed-0").mkdir(parents=True)
+    (tmp_path / "a" / "seed-0" / "state.pt").write_bytes(b"")
+    with pytest.raises(RunFolderError, match=r"state\.pt but no config\.json"):
+        run("a")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"estimator": "REINFORCE"}, "no estimator 'REINFORCE'; there are NoiseREINFORCE"),
+        ({"samples": 256}, "TraceREINFORCE with 256 samples makes 256 calls for one item: more than the 128"),
+        ({"estimator": "REBAR", "calls": 2}, "REBAR with 1 samples makes 3 calls for one item"),
+        ({"shards": 3}, "32 items cannot be shared out evenly to 3 shards"),
+        ({"lr": 0.0}, "lr must be positive, got 0.0"),
+        ({"iterations": 0}, "iterations must be at least 1, got 0"),
+    ],
+)
+def test_bad_configs(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Config(**settings)
+
+
+# --- side by side, and in several processes ---
+
+
+def test_seeds_side_by_side_are_as_alone(run):
+    together = run("together", seeds=[0, 1, 2])
+    alone = [run(f"alone-{seed}", TINY.replace(seed=seed))[0] for seed in (0, 1, 2)]
+    assert together == alone
+    assert alone[0] != alone[1]
+
+
+@pytest.mark.slow
+def test_two_processes_are_as_one(run, tmp_path, data):
+    config = TINY.replace(shards=2)
+    (one,) = run("one", config)
+    options = {name: value for name, value in config.to_dict().items() if value != getattr(GraphLayout.Config(), name)}
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "gumtrace.cli",
+    ]
+    command += ["train", "graph-layout", "--out", str(tmp_path / "two"), "--data", str(data)]
+    command += [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    two = metrics(tmp_path / "two" / "seed-0")
+    assert [row["iteration"] for row in two] == [row["iteration"] for row in one]
+    for ours, theirs in zip(two, one, strict=True):
+        for name, value in ours.items():
+            assert value == (
+                theirs[name] if isinstance(value, str) else pytest.approx(theirs[name], rel=1e-4, abs=1e-6)
+            )
