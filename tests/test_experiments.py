@@ -52,9 +52,10 @@ def metrics(folder):
 
 def test_a_run_folder(run, tmp_path, data):
     (rows,) = run("a")
-    assert [(row["iteration"], row["split"]) for row in rows] == [
-        (iteration, split) for iteration in (4, 8, 12) for split in ("train", "valid")
-    ]
+    moments = [(iteration, split) for iteration in (4, 8, 12) for split in ("train", "valid")]
+    gradients = {0: "gradient", 8: "gradient", 12: "gradient"}  # the beginning, the first look after half, the end
+    assert {(row["iteration"], row["split"]) for row in rows} == {*moments, *gradients.items()}
+    assert len(rows) == 9
     folder = tmp_path / "a" / "seed-0"
     assert {p.name for p in folder.iterdir() if not p.name.startswith("events")} == {
         "config.json", "metrics.jsonl", "best.pt", "state.pt", "result.json", ".lock"

@@ -52,6 +52,11 @@ class Experiment(nn.Module, ABC):
     def evaluate(self, split: str, generator: torch.Generator) -> dict[str, float]:
         """Metrics on a whole split, in eval mode and without gradients."""
 
+    @abstractmethod
+    def gradient_std(self, index: Tensor, generator: torch.Generator) -> float:
+        """Standard deviation of the estimator's gradient to the logits of these items, on average over the entries; in
+        eval mode."""
+
     def compile_parts(self) -> None:
         """By torch.compile, all but the estimator: it has the objective in its middle, and may look at gradients."""
         for part in self.children():

@@ -49,6 +49,8 @@ class Run:
     def advance(self) -> bool:
         """One update, and an evaluation with a checkpoint when it is time: says whether it was."""
         with self._here():
+            if self.iteration == 0:
+                self._log_gradient()
             self.update()
             due = self.iteration % self.config.evaluate_every == 0 or self.finished
             if due:
@@ -126,7 +128,19 @@ class Run:
         if self.folder is not None:
             for row in rows:
                 self.folder.log(row)
+            if self.finished or 0 <= self.iteration - self.config.iterations // 2 < self.config.evaluate_every:
+                self._log_gradient()
             self.folder.save(STATE, self.state_dict())  # last: what came before is repeated if this is missing
+
+    def _log_gradient(self) -> None:
+        """How noisy the estimator is, at the beginning, half-way and at the end."""
+        if self.folder is not None:
+            generator = torch.Generator(self.device).manual_seed(mixed(self.config.seed, "gradient", self.iteration))
+            self.experiment.eval()  # to look must not teach it
+            with self.autocast(), torch.compiler.set_stance("force_eager"):
+                std = self.experiment.gradient_std(self.index, generator)
+            self.experiment.train()
+            self.folder.log({"iteration": self.iteration, "split": "gradient", "std": std})
 
     def evaluate(self, split: str) -> dict[str, float]:
         generator = torch.Generator(self.device).manual_seed(mixed(self.config.seed, "evaluate"))

@@ -77,7 +77,7 @@ class Worker:
             warnings.filterwarnings("ignore", ".*fail_stale_trials", ExperimentalWarning)
             optuna.storages.fail_stale_trials(self.study)  # by their heartbeats, if the storage has any
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if False:
+            if self._lost(trial):
                 give_up(self.study, trial.number)
 
     def _lost(self, trial: FrozenTrial) -> bool:

@@ -1,12 +1,14 @@
 """Graph layout: which tree made these points move? An autoencoder whose latent variable is a spanning tree."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from gumtrace.diagnostics.gradients import gradients
 from gumtrace.divergences import noise_kl
 from gumtrace.estimators import MLPSurrogate, VectorCritic
 from gumtrace.experiments.config import DIFFERENTIATE, Config
@@ -17,6 +19,7 @@ from gumtrace.structures.spanning_tree import SpanningTree
 
 VARIANCE = 5e-5  # of a coordinate, given the one predicted
 CHUNK = 1000  # items evaluated at once
+DRAWS = 10  # of the gradient, for its standard deviation
 SHARED = 3  # samples from which on the decoder does less work if they share both kinds of messages
 
 
@@ -109,6 +112,14 @@ class GraphLayout(Experiment):
         metrics = {"elbo": -loss, "kl": kl.mean()}
         metrics["precision"] = _hits(trees[0], split.trees.index_select(0, index)) / (self.config.nodes - 1)
         return loss, metrics
+
+    def gradient_std(self, index: Tensor, generator: torch.Generator) -> float:
+        positions = self.data.train.positions.index_select(0, index)
+        with torch.no_grad():
+            dist = self.posterior(positions)
+        objective, context = partial(self.reconstruction, positions), positions.flatten(1)
+        grads = gradients(self.estimator, dist, objective, DRAWS, generator, context)
+        return grads.std(0)[dist.racing.expand(grads.shape[1:])].mean().item()
 
     def posterior(self, positions: Tensor) -> SpanningTree:
         """Of the tree, given the frames (B, frames, n, 2)."""

@@ -145,7 +145,7 @@ class Decoder(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             seen = F.linear(x, own, self.out1.bias)[:, None]  # (I, 1, n, F, hidden)
         hidden = (seen + F.linear(messages, received)).relu_()
-        hidden = self.out2(hidden).relu_()
+        hidden = torch.relu(self.out2(hidden))  # in place, on a view, it would be copied in the backward pass
         with torch.autocast(x.device.type, enabled=False):
             return x[:, None] + self.out3(hidden.to(x.dtype))
 
