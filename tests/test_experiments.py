@@ -96,7 +96,16 @@ def cut_off(run, config):
     return run("parts", config)
 
 
-@pytest.mark.parametrize("settings", [{"schedule": "cosine"}, {"clip": 0.1}, {"precision": "bfloat16"}, {"shards": 2}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"schedule": "cosine"},
+        {"clip": 0.1},
+        {"precision": "bfloat16"},
+        {"shards": 2},
+        {"starts": 3, "start_iterations": 5, "seed": 2},
+    ],
+)
 def test_settings_change_a_run_that_goes_on_exactly(settings, run):
     config = TINY.replace(**settings)
     (whole,) = run("whole", config)
@@ -109,6 +118,26 @@ def rename(folder, config):
     about = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**about, "config": config.to_dict()}))
     (folder / "result.json").unlink(missing_ok=True)
+
+
+def test_the_best_start_is_trained(run, tmp_path, data):
+    """It is the one that is best after a few iterations, and a run from it is a run like any other."""
+    config = TINY.replace(starts=4, start_iterations=4, seed=2)
+    (rows,) = run("a", config)
+    found = json.loads((tmp_path / "a" / "seed-2" / "start.json").read_text())
+    assert len({round(score, 3) for score in found["elbo"]}) == 4  # other models, mirrored or not
+    assert found["start"] == max(range(4), key=found["elbo"].__getitem__) != 0
+    first = next(row for row in rows if row["split"] == "valid")
+    assert first["iteration"] == 4
+    assert first["elbo"] == max(found["elbo"])
+
+
+def test_a_mirrored_encoder_prefers_other_edges(data):
+    loaded = GraphLayout.load(TINY, data, torch.device("cpu"))
+    one, other = (GraphLayout.build(TINY, loaded, torch.device("cpu"), start).eval() for start in (0, 1))
+    x = loaded.train.positions[:5]
+    bias = 0.1 * (1 - torch.eye(4))
+    torch.testing.assert_close(one.encoder(x) - bias, bias - other.encoder(x))
 
 
 # --- killed at any moment ---

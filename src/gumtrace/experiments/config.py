@@ -40,6 +40,9 @@ class Config:
     iterations: int = 50_000
     evaluate_every: int = 500
     """Iterations between evaluations; checkpoints are written then."""
+    starts: int = 1
+    """Initial models that are tried; the one that is best on validation after `start_iterations` is trained."""
+    start_iterations: int = 1000
     lr: float = 5e-4
     estimator_lr: float = 1e-3
     """Of the estimator's own parameters: RELAX's critic, REBAR's temperature and scale."""
@@ -58,7 +61,7 @@ class Config:
             raise ValueError(f"no estimator {self.estimator!r}; there are {', '.join(ESTIMATORS)}")
         if self.samples < 0:
             raise ValueError(f"samples must be at least 1, or 0 for the estimator's own, got {self.samples}")
-        for name in ("calls", "draws", "extra", "iterations", "evaluate_every", "shards"):
+        for name in ("calls", "draws", "extra", "iterations", "evaluate_every", "starts", "start_iterations", "shards"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("temperature", "lr", "estimator_lr"):

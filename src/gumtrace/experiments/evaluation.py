@@ -9,7 +9,7 @@ from gumtrace.experiments.folder import BEST, CONFIG, RunFolderError, load, read
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.registry import find
 from gumtrace.experiments.run import Run
-from gumtrace.experiments.training import build, prepare
+from gumtrace.experiments.training import prepare
 
 
 def restore(path: Path, device: torch.device | str = "cpu", data: Path = Path("data")) -> Experiment:
@@ -24,7 +24,7 @@ def restore(path: Path, device: torch.device | str = "cpu", data: Path = Path("d
     experiment = find(about["experiment"])
     config = experiment.Config(**about["config"])
     prepare(config)
-    model = build(experiment, config, experiment.load(config, data, device), device)
+    model = experiment.build(config, experiment.load(config, data, device), device)
     model.load_state_dict(best["model"])
     return model
 

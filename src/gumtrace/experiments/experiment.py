@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from gumtrace import estimators
 from gumtrace.estimators import Estimator
 from gumtrace.experiments.config import Config
+from gumtrace.experiments.seeds import mixed
 
 
 class Experiment(nn.Module, ABC):
@@ -18,11 +19,23 @@ class Experiment(nn.Module, ABC):
     name: ClassVar[str]
     Config: ClassVar[type[Config]]
     better: ClassVar[str]  # the metric, larger is better, that decides which checkpoint is kept
+    has_mirror: ClassVar[bool] = False  # every other start is then the mirror image of the one before
     estimator: Estimator
 
     def __init__(self, config: Config, data: Any):
         super().__init__()
         self.config, self.data = config, data
+
+    @classmethod
+    def build(cls, config: Config, data: Any, device: torch.device, start: int = 0) -> Self:
+        """The model of a seed: made on the CPU, so that it is the same on every device. Starts are other ones."""
+        number, mirrored = divmod(start, 2) if cls.has_mirror else (start, False)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(mixed(config.seed, "start", number))
+            model = cls(config, data)
+        if mirrored:
+            model.mirror()
+        return model.to(device)
 
     @staticmethod
     @abstractmethod
@@ -51,6 +64,10 @@ class Experiment(nn.Module, ABC):
     @abstractmethod
     def evaluate(self, split: str, generator: torch.Generator) -> dict[str, float]:
         """Metrics on a whole split, in eval mode and without gradients."""
+
+    def mirror(self) -> None:
+        """Turn a fresh model into the one that would break a symmetry of the problem the other way."""
+        raise NotImplementedError
 
     @abstractmethod
     def gradient_std(self, index: Tensor, generator: torch.Generator) -> float:

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-CONFIG, METRICS, BEST, STATE, RESULT = "config.json", "metrics.jsonl", "best.pt", "state.pt", "result.json"
+CONFIG, START, METRICS = "config.json", "start.json", "metrics.jsonl"
+BEST, STATE, RESULT = "best.pt", "state.pt", "result.json"
 
 
 class RunFolderError(Exception):
@@ -36,8 +37,7 @@ class RunFolder:
         if known is None:
             if strange := [p.name for p in self.path.iterdir() if p.name in (METRICS, BEST, STATE, RESULT)]:
                 raise RunFolderError(f"{self.path} holds {', '.join(strange)} but no {CONFIG}: not a run to go on with")
-            text = json.dumps({"experiment": experiment, "config": config, "machine": machine}, indent=1)
-            write(self.path / CONFIG, text.encode())
+            self.write(CONFIG, {"experiment": experiment, "config": config, "machine": machine})
             return
         theirs = known["config"]
         if known["experiment"] != experiment or theirs != config:
@@ -69,8 +69,8 @@ class RunFolder:
     def best(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
         return load(self.path / BEST, device)
 
-    def finish(self, result: dict[str, Any]) -> None:
-        write(self.path / RESULT, json.dumps(result, indent=1).encode())
+    def write(self, name: str, content: dict[str, Any]) -> None:
+        write_json(self.path / name, content)
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -118,6 +118,10 @@ def save(path: Path, state: dict[str, Any]) -> None:
 
 def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
     return torch.load(path, map_location=device, weights_only=True) if path.exists() else None
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    write(path, json.dumps(content, indent=1).encode())
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from gumtrace.experiments.config import Config
 from gumtrace.experiments.experiment import Experiment
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.run import BACKWARD, FORWARD, OPTIMISER, WARM_UP, Run
-from gumtrace.experiments.training import build, prepare
+from gumtrace.experiments.training import prepare
 
 ROWS = 15  # of the table of operators
 PARTS = (FORWARD, BACKWARD, OPTIMISER)
@@ -32,7 +32,7 @@ def profile(
     """
     workers = Workers(torch.device(device))
     prepare(config)
-    model = build(experiment, config, experiment.load(config, data, workers.device), workers.device)
+    model = experiment.build(config, experiment.load(config, data, workers.device), workers.device)
     if compile:
         model.compile_parts()
     run = Run(model, None, workers)

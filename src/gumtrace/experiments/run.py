@@ -1,7 +1,6 @@
 """One model in training: a config, a seed, a folder. `advance` is one iteration; everything random in it is a function
 of the seed, the shard and the iteration, so that a run that was cut off goes on exactly as it would have."""
 
-import hashlib
 import math
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from torch.profiler import record_function
 from gumtrace.experiments.experiment import Experiment
 from gumtrace.experiments.folder import BEST, STATE, RunFolder
 from gumtrace.experiments.parallel import Workers
+from gumtrace.experiments.seeds import mixed
 
 WARM_UP = 3  # updates before a graph is recorded: libraries start up, and kernels are compiled
 FORWARD, BACKWARD, OPTIMISER = "forward", "backward", "optimiser"  # parts of an update, for the profiler
@@ -56,6 +56,11 @@ class Run:
             if due:
                 self.check()
         return due
+
+    def step(self) -> None:
+        """One update, and nothing else."""
+        with self._here():
+            self.update()
 
     def update(self) -> None:
         self._prepare()
@@ -221,12 +226,3 @@ class Run:
 
 def _parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
     return [p for group in optimiser.param_groups for p in group["params"]]
-
-
-def mixed(*parts: int | str) -> int:
-    """A seed from several: the same on every machine, in every process.
-
-    >>> mixed(0, "order", 1) == mixed(0, "order", 1) != mixed(0, "order", 2)
-    True
-    """
-    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import torch
 from gumtrace.benchmark.records import machine
 from gumtrace.experiments.config import Config
 from gumtrace.experiments.experiment import Experiment
-from gumtrace.experiments.folder import BEST, STATE, RunFolder, RunFolderError, load
+from gumtrace.experiments.folder import BEST, RESULT, STATE, RunFolder, RunFolderError, load
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.run import Run
+from gumtrace.experiments.starts import choose_starts
 
 _PRECISION = {"float32": "highest", "tf32": "high", "bfloat16": "high"}
 
@@ -42,18 +44,30 @@ def train(
     workers = Workers(torch.device(device))
     prepare(config)
     configs = [config.replace(seed=seed) for seed in (seeds if seeds is not None else [config.seed])]
+    paths = [out / f"seed-{c.seed}" for c in configs]
     loaded = experiment.load(config, data, workers.device)
-    runs: list[Run] = []
-    try:
-        for c in configs:
-            path = out / f"seed-{c.seed}"
-            runs.append(start(experiment, c, loaded, path, workers, compile=compile, graph=graph))
+    about = machine(workers.device)
+
+    def make(config: Config, start: int, folder: RunFolder | None) -> Run:
+        model = experiment.build(config, loaded, workers.device, start)
+        if compile:
+            model.compile_parts()
+        return Run(model, folder, workers, graph=graph)
+
+    with ExitStack() as stack:
+        folders: list[RunFolder | None] = []
+        for c, path in zip(configs, paths, strict=True):
+            folder = RunFolder(path, experiment.name, c.to_dict(), about) if workers.first else None
+            folders.append(folder)
+            if folder is not None:
+                stack.callback(folder.close)
+        workers.wait()
+        starts = choose_starts(configs, paths, make, workers)
+        runs = [make(*which) for which in zip(configs, starts, folders, strict=True)]
+        for run, path in zip(runs, paths, strict=True):
+            _go_on(run, path)
         _advance(runs, progress and workers.first, watch)
         return [finish(run) for run in runs]
-    finally:
-        for run in runs:
-            if run.folder is not None:
-                run.folder.close()
 
 
 def prepare(config: Config) -> None:
@@ -61,41 +75,13 @@ def prepare(config: Config) -> None:
     torch.set_float32_matmul_precision(_PRECISION[config.precision])
 
 
-def start(
-    experiment: type[Experiment],
-    config: Config,
-    data: Any,
-    path: Path,
-    workers: Workers,
-    *,
-    compile: bool = False,
-    graph: bool = False,
-) -> Run:
-    """A run from its beginning, or from where it was cut off."""
-    folder = RunFolder(path, experiment.name, config.to_dict(), machine(workers.device)) if workers.first else None
-    workers.wait()
-    try:
-        model = build(experiment, config, data, workers.device)
-        if compile:
-            model.compile_parts()
-        run = Run(model, folder, workers, graph=graph)
-        state = load(path / STATE, workers.device)
-        if state is not None:
-            run.load_state_dict(state)
-        if folder is not None:
-            folder.forget_after(run.iteration)
-    except BaseException:
-        if folder is not None:
-            folder.close()
-        raise
-    return run
-
-
-def build(experiment: type[Experiment], config: Config, data: Any, device: torch.device) -> Experiment:
-    """The model of a seed: made on the CPU, so that it is the same on every device."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        return experiment(config, data).to(device)
+def _go_on(run: Run, path: Path) -> None:
+    """From where it was cut off, if it was."""
+    state = load(path / STATE, run.device)
+    if state is not None:
+        run.load_state_dict(state)
+    if run.folder is not None:
+        run.folder.forget_after(run.iteration)
 
 
 def _advance(runs: list[Run], progress: bool, watch: Callable[[Run], None] | None) -> None:
@@ -128,5 +114,5 @@ def finish(run: Run) -> dict[str, Any]:
         run.experiment.load_state_dict(best["model"])
         result = {"iteration": best["iteration"], "valid": best["valid"], "test": run.evaluate("test")}
         result["seconds"] = run.seconds
-        run.folder.finish(result)
+        run.folder.write(RESULT, result)
     return result

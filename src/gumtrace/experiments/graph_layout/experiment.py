@@ -42,6 +42,7 @@ class GraphLayout(Experiment):
     name = "graph-layout"
     Config = GraphLayoutConfig
     better = "elbo"
+    has_mirror = True
     config: GraphLayoutConfig
     data: Layouts
 
@@ -55,6 +56,15 @@ class GraphLayout(Experiment):
             critic=_Critic(config.nodes**2, config.critic_hidden, seen),
             surrogate=MLPSurrogate(config.nodes * (config.nodes - 1) // 2, config.critic_hidden, seen),
         )
+
+    @torch.no_grad()
+    def mirror(self) -> None:
+        """Edges that were likely become unlikely.
+
+        The decoder does not know which of its two networks is for edges. If the trees of an untrained encoder happen to
+        avoid true edges, the network for edges learns what other pairs do, and the encoder to avoid true edges.
+        """
+        self.encoder.out.weight.neg_()
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         model, *own = super().parameter_groups()
