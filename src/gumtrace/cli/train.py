@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gumtrace.cli.arguments import device_problem
 from gumtrace.experiments import NAMES, find
 from gumtrace.experiments.folder import RunFolderError
 from gumtrace.experiments.training import train
@@ -40,31 +41,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    experiment = find(args.name)
-    config, options = parse(args.name, args.options)
-    out = options.out or Path("runs") / args.name / label(config)
+    """0: done; 2: it cannot be run as asked."""
     try:
-        if options.profile:
-            from gumtrace.experiments.profiling import profile
-
-            print(profile(experiment, config, options.data, options.device, options.profile, compile=options.compile))
-            return 0
-        results = train(
-            experiment,
-            config,
-            out,
-            seeds=read_seeds(options.seeds) or None,
-            device=options.device,
-            data=options.data,
-            compile=options.compile,
-            graph=options.graph,
-        )
+        config, options = parse(args.name, args.options)
+        if problem := device_problem(options.device):
+            raise ValueError(problem)
+        return _profile(args.name, config, options) if options.profile else _train(args.name, config, options)
     except (RunFolderError, ValueError) as error:
         print(f"gumtrace train: {error}", file=sys.stderr)
         return 2
+
+
+def _train(name: str, config: Any, options: Options) -> int:
+    out = options.out or Path("runs") / name / label(config)
+    results = train(
+        find(name),
+        config,
+        out,
+        seeds=read_seeds(options.seeds) or None,
+        device=options.device,
+        data=options.data,
+        compile=options.compile,
+        graph=options.graph,
+    )
     for result in filter(None, results):
-        print("  ".join(f"{name} {value:.5g}" for name, value in result["test"].items()))
+        print("  ".join(f"{metric} {value:.5g}" for metric, value in result["test"].items()))
     print(f"runs in {out}")
+    return 0
+
+
+def _profile(name: str, config: Any, options: Options) -> int:
+    from gumtrace.experiments.profiling import profile
+
+    print(profile(find(name), config, options.data, options.device, options.profile, compile=options.compile))
     return 0
 
 

@@ -1,0 +1,88 @@
+"""The commands that run experiments."""
+
+import json
+
+import pytest
+
+from gumtrace.cli import main
+from gumtrace.cli.train import parse, read_seeds
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+TINY = [
+    "--smoke",
+    "--iterations",
+    "4",
+    "--evaluate-every",
+    "2",
+    "--train-size",
+    "40",
+    "--test-size",
+    "20",
+    "--calls",
+    "16",
+]
+
+
+def test_train_then_evaluate(tmp_path, capsys):
+    where = ["--data", str(tmp_path / "data")]
+    assert main(["train", "graph-layout", *TINY, "--out", str(tmp_path / "runs"), "--seeds", "0-1", *where]) == 0
+    assert f"runs in {tmp_path / 'runs'}" in capsys.readouterr().out
+    assert main(["evaluate", str(tmp_path / "runs"), "--split", "test", *where]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for seed, line in enumerate(lines):
+        result = json.loads((tmp_path / "runs" / f"seed-{seed}" / "result.json").read_text())
+        assert line == {"run": str(tmp_path / "runs" / f"seed-{seed}"), "split": "test", **result["test"]}
+    assert len(lines) == 2
+
+
+def test_another_config_is_refused(tmp_path, capsys):
+    where = ["--out", str(tmp_path / "runs"), "--data", str(tmp_path / "data")]
+    assert main(["train", "graph-layout", *TINY, *where]) == 0
+    assert main(["train", "graph-layout", *TINY, *where, "--lr", "0.01"]) == 2
+    assert "holds another run" in capsys.readouterr().err
+
+
+def test_profile(tmp_path, capsys):
+    assert main(["train", "graph-layout", *TINY, "--profile", "2", "--data", str(tmp_path)]) == 0
+    report = capsys.readouterr().out
+    for word in ("forward", "backward", "optimiser", "aten::"):
+        assert word in report
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--seeds", "a"], "seeds are numbers and ranges"),
+        (["--seeds", "1,1"], "a seed appears twice"),
+        (["--graph"], "graph=True needs a CUDA device"),
+        (["--device", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_is_wrong(argv, message, tmp_path, capsys):
+    where = ["--out", str(tmp_path / "runs"), "--data", str(tmp_path / "data")]
+    assert main(["train", "graph-layout", *TINY, *where, *argv]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("argv", "message"), [(["--samples", "1000"], "with 1000 samples"), (["--lrr", "1"], "--lrr")])
+def test_what_tyro_finds_wrong(argv, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "graph-layout", *TINY, *argv])
+    assert message in capsys.readouterr().err
+
+
+def test_smoke_changes_defaults_only():
+    config, options = parse("graph-layout", ["--smoke", "--frames", "7", "--estimator", "RELAX"])
+    assert (config.frames, config.estimator, config.k, options.smoke) == (7, "RELAX", 1, True)
+    assert config.iterations < 100
+    assert parse("graph-layout", [])[0].iterations == 50_000
+
+
+def test_evaluate_needs_a_run(tmp_path, capsys):
+    assert main(["evaluate", str(tmp_path)]) == 2
+    assert "no run in" in capsys.readouterr().err
+
+
+def test_seeds():
+    assert read_seeds("0-2,7") == [0, 1, 2, 7]
+    assert read_seeds("") == []
