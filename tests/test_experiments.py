@@ -18,7 +18,8 @@ from gumtrace.experiments.folder import RunFolderError, read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 GraphLayout = find("graph-layout")
-TINY = GraphLayout.Config(
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+TINY = GraphLayout.config_type(
     frames=4, nodes=4, hidden=8, calls=16, train_size=40, test_size=20, iterations=12, evaluate_every=4, critic_hidden=8
 )
 
@@ -72,7 +73,7 @@ def test_a_run_folder(run, tmp_path, data):
 
 
 def test_smoke_learns(tmp_path, data):
-    config = GraphLayout.smoke(GraphLayout.Config())
+    config = GraphLayout.smoke(GraphLayout.config_type())
     train(GraphLayout, config, tmp_path, data=data, progress=False)
     losses = [-row["elbo"] for row in metrics(tmp_path / "seed-0") if row["split"] == "train"]
     assert losses[-1] < 0.7 * losses[0]
@@ -111,13 +112,6 @@ def test_settings_change_a_run_that_goes_on_exactly(settings, run):
     (whole,) = run("whole", config)
     assert whole[1:] != run("plain")[0][1:]
     assert cut_off(run, config) == [whole]
-
-
-def rename(folder, config):
-    """As if it had been cut off on its way to more iterations."""
-    about = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**about, "config": config.to_dict()}))
-    (folder / "result.json").unlink(missing_ok=True)
 
 
 def test_the_best_start_is_trained(run, tmp_path, data):
@@ -183,24 +177,26 @@ def without_time(path):
     return {name: value for name, value in json.loads(path.read_text()).items() if name != "seconds"}
 
 
+def arguments(config):
+    """Of the command line."""
+    default = GraphLayout.config_type().to_dict()
+    return [f"--{name.replace('_', '-')}={x}" for name, x in config.to_dict().items() if x != default[name]]
+
+
 @pytest.mark.slow
 def test_sigkill(run, tmp_path, data):
     """A real process, killed twice, wherever it is."""
-    options = {name: value for name, value in TINY.to_dict().items() if value != getattr(GraphLayout.Config(), name)}
-    options |= {"iterations": 4000, "evaluate_every": 40}
+    config = TINY.replace(iterations=300, evaluate_every=20)
     command = [sys.executable, "-m", "gumtrace.cli", "train", "graph-layout", "--out", str(tmp_path / "killed")]
-    command += ["--data", str(data), *(f"--{n.replace('_', '-')}={v}" for n, v in options.items())]
+    command += ["--data", str(data), *arguments(config)]
     rows = tmp_path / "killed" / "seed-0" / "metrics.jsonl"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for kill in range(2):
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment)
+    for _ in range(2):
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
         before = len(read_metrics(rows))
-        while len(read_metrics(rows)) < before + 4 + kill and process.poll() is None:
+        while len(read_metrics(rows)) < before + 6 and process.poll() is None:
             time.sleep(0.003)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
-    config = TINY.replace(**{**options, "iterations": 40 * (len(read_metrics(rows)) // 2 + 2)})
-    rename(tmp_path / "killed" / "seed-0", config)  # long enough
     assert run("killed", config) == run("whole", config)
 
 
@@ -260,19 +256,9 @@ def test_seeds_side_by_side_are_as_alone(run):
 def test_two_processes_are_as_one(run, tmp_path, data):
     config = TINY.replace(shards=2)
     (one,) = run("one", config)
-    options = {name: value for name, value in config.to_dict().items() if value != getattr(GraphLayout.Config(), name)}
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        "-m",
-        "gumtrace.cli",
-    ]
-    command += ["train", "graph-layout", "--out", str(tmp_path / "two"), "--data", str(data)]
-    command += [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "gumtrace.cli", "train", "graph-layout", "--out", str(tmp_path / "two"), "--data", str(data)]
+    done = subprocess.run([*command, *arguments(config)], capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr[-3000:]
     two = metrics(tmp_path / "two" / "seed-0")
     assert [row["iteration"] for row in two] == [row["iteration"] for row in one]

@@ -81,10 +81,11 @@ def parse(name: str, argv: list[str], options: type = Options, verb: str = "trai
     """The config and the options of a command line; --smoke changes the defaults, not what was asked for."""
     tyro = require("tyro", "experiments")
     experiment = find(name)
-    config = experiment.Config()
+    config = experiment.config_type()
     if "--smoke" in argv:
         config = experiment.smoke(config)
-    command = dataclasses.make_dataclass("Command", [("config", experiment.Config), ("options", options)], frozen=True)
+    parts = [("config", experiment.config_type), ("options", options)]
+    command = dataclasses.make_dataclass("Command", parts, frozen=True)
     found = tyro.cli(
         tyro.conf.configure(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)(command),
         args=argv,

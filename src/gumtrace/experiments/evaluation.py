@@ -22,7 +22,7 @@ def restore(path: Path, device: torch.device | str = "cpu", data: Path = Path("d
     if best is None:
         raise RunFolderError(f"{path} has no {BEST}: it was never evaluated; `gumtrace train` goes on with it")
     experiment = find(about["experiment"])
-    config = experiment.Config(**about["config"])
+    config = experiment.config_type(**about["config"])
     prepare(config)
     model = experiment.build(config, experiment.load(config, data, device), device)
     model.load_state_dict(best["model"])

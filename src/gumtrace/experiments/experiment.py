@@ -17,7 +17,7 @@ class Experiment(nn.Module, ABC):
     """One model to be trained, with its estimator. Subclasses set `estimator` and whatever else has parameters."""
 
     name: ClassVar[str]
-    Config: ClassVar[type[Config]]
+    config_type: ClassVar[type[Config]]
     better: ClassVar[str]  # the metric, larger is better, that decides which checkpoint is kept
     has_mirror: ClassVar[bool] = False  # every other start is then the mirror image of the one before
     estimator: Estimator
@@ -39,17 +39,17 @@ class Experiment(nn.Module, ABC):
 
     @staticmethod
     @abstractmethod
-    def smoke(config: Config) -> Config:
+    def smoke(config: Any) -> Any:
         """The same, small enough for a minute on two cores."""
 
     @staticmethod
     @abstractmethod
-    def load(config: Config, folder: Path, device: torch.device) -> Any:
+    def load(config: Any, folder: Path, device: torch.device) -> Any:
         """The data on the device, shared by all runs of equal data settings; made or read in `folder`."""
 
     @staticmethod
     @abstractmethod
-    def search(config: Config, trial: Any) -> Config:
+    def search(config: Any, trial: Any) -> Any:
         """The config with what is tuned asked from `trial`, an Optuna trial."""
 
     @property

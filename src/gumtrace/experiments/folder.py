@@ -22,7 +22,7 @@ class RunFolder:
     """Opened by one process at a time. A folder of another config is refused."""
 
     def __init__(self, path: Path, experiment: str, config: dict[str, Any], machine: dict[str, Any]):
-        self.path = path
+        self.path, self._events = path, None
         path.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(path)
         try:
@@ -30,7 +30,6 @@ class RunFolder:
         except BaseException:
             self.close()
             raise
-        self._events = None
 
     def _claim(self, experiment: str, config: dict[str, Any], machine: dict[str, Any]) -> None:
         known = read_json(self.path / CONFIG)
@@ -77,7 +76,7 @@ class RunFolder:
         return read_json(self.path / RESULT)
 
     def close(self) -> None:
-        if getattr(self, "_events", None) is not None:
+        if self._events is not None:
             self._events.close()
         os.close(self._lock)
 

@@ -188,7 +188,7 @@ class Run:
 
     def _recorded(self) -> torch.cuda.CUDAGraph:
         """The update as a CUDA graph. The updates made on the way are undone."""
-        if self.device.type != "cuda" or self.workers.world > 1:
+        if self.stream is None or self.workers.world > 1:
             raise ValueError("graph=True needs a CUDA device, and one process")
         model = {name: value.clone() for name, value in self.experiment.state_dict().items()}
         self._prepare()

@@ -27,7 +27,8 @@ def choose_starts(
     for i in open_:
         better = runs[i, 0].experiment.better
         scores = [runs[i, start].evaluate("valid")[better] for start in range(configs[i].starts)]
-        known[i] = {"start": max(range(len(scores)), key=scores.__getitem__), better: scores}
+        found = {"start": max(range(len(scores)), key=scores.__getitem__), better: scores}
         if workers.first:
-            write_json(paths[i] / START, known[i])
+            write_json(paths[i] / START, found)
+        known[i] = found
     return [0 if found is None else found["start"] for found in known]

@@ -81,7 +81,7 @@ def _go_on(run: Run, path: Path) -> None:
     if state is not None:
         run.load_state_dict(state)
     if run.folder is not None:
-        run.folder.forget_after(run.iteration)
+        run.folder.forget_after(-1 if state is None else run.iteration)
 
 
 def _advance(runs: list[Run], progress: bool, watch: Callable[[Run], None] | None) -> None:

@@ -40,7 +40,7 @@ class GraphLayoutConfig(Config):
 
 class GraphLayout(Experiment):
     name = "graph-layout"
-    Config = GraphLayoutConfig
+    config_type = GraphLayoutConfig
     better = "elbo"
     has_mirror = True
     config: GraphLayoutConfig
