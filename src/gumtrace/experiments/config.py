@@ -40,9 +40,10 @@ class Config:
     iterations: int = 50_000
     evaluate_every: int = 500
     """Iterations between evaluations; checkpoints are written then."""
-    starts: int = 1
-    """Initial models that are tried; the one that is best on validation after `start_iterations` is trained."""
-    start_iterations: int = 1000
+    mirror_at: int = 0
+    """Iteration at which the model and its mirror image are compared, if the problem has such a symmetry; 0: never."""
+    mirror_for: int = 2500
+    """Iterations they get; the better on validation goes on."""
     lr: float = 5e-4
     estimator_lr: float = 1e-3
     """Of the estimator's own parameters: RELAX's critic, REBAR's temperature and scale."""
@@ -61,12 +62,17 @@ class Config:
             raise ValueError(f"no estimator {self.estimator!r}; there are {', '.join(ESTIMATORS)}")
         if self.samples < 0:
             raise ValueError(f"samples must be at least 1, or 0 for the estimator's own, got {self.samples}")
-        for name in ("calls", "draws", "extra", "iterations", "evaluate_every", "starts", "start_iterations", "shards"):
+        for name in ("calls", "draws", "extra", "iterations", "evaluate_every", "mirror_for", "shards"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("temperature", "lr", "estimator_lr"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.mirror_at and (self.mirror_at % self.evaluate_every or self.mirror_for % self.evaluate_every):
+            raise ValueError(
+                f"mirror_at and mirror_for must be multiples of evaluate_every, {self.evaluate_every}, got "
+                f"{self.mirror_at} and {self.mirror_for}"
+            )
         if not self.items:
             raise ValueError(
                 f"{self.estimator} with {self.k} samples makes {self.calls_an_item} calls for one item: more "

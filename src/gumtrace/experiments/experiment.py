@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from gumtrace import estimators
 from gumtrace.estimators import Estimator
 from gumtrace.experiments.config import Config
-from gumtrace.experiments.seeds import mixed
 
 
 class Experiment(nn.Module, ABC):
@@ -19,7 +18,6 @@ class Experiment(nn.Module, ABC):
     name: ClassVar[str]
     config_type: ClassVar[type[Config]]
     better: ClassVar[str]  # the metric, larger is better, that decides which checkpoint is kept
-    has_mirror: ClassVar[bool] = False  # every other start is then the mirror image of the one before
     estimator: Estimator
 
     def __init__(self, config: Config, data: Any):
@@ -27,15 +25,11 @@ class Experiment(nn.Module, ABC):
         self.config, self.data = config, data
 
     @classmethod
-    def build(cls, config: Config, data: Any, device: torch.device, start: int = 0) -> Self:
-        """The model of a seed: made on the CPU, so that it is the same on every device. Starts are other ones."""
-        number, mirrored = divmod(start, 2) if cls.has_mirror else (start, False)
+    def build(cls, config: Config, data: Any, device: torch.device) -> Self:
+        """The model of a seed: made on the CPU, so that it is the same on every device."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(mixed(config.seed, "start", number))
-            model = cls(config, data)
-        if mirrored:
-            model.mirror()
-        return model.to(device)
+            torch.manual_seed(config.seed)
+            return cls(config, data).to(device)
 
     @staticmethod
     @abstractmethod
@@ -66,8 +60,8 @@ class Experiment(nn.Module, ABC):
         """Metrics on a whole split, in eval mode and without gradients."""
 
     def mirror(self) -> None:
-        """Turn a fresh model into the one that would break a symmetry of the problem the other way."""
-        raise NotImplementedError
+        """Turn the model into the one that has broken a symmetry of the problem the other way."""
+        raise ValueError(f"{self.name} has no mirror image: mirror_at must be 0")
 
     @abstractmethod
     def gradient_std(self, index: Tensor, generator: torch.Generator) -> float:

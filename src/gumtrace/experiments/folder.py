@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-CONFIG, START, METRICS = "config.json", "start.json", "metrics.jsonl"
-BEST, STATE, RESULT = "best.pt", "state.pt", "result.json"
+CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
+BEST, STATE, MIRROR = "best.pt", "state.pt", "mirror.pt"
 
 
 class RunFolderError(Exception):
@@ -22,7 +22,7 @@ class RunFolder:
     """Opened by one process at a time. A folder of another config is refused."""
 
     def __init__(self, path: Path, experiment: str, config: dict[str, Any], machine: dict[str, Any]):
-        self.path, self._events = path, None
+        self.path, self.rows, self._events = path, 0, None
         path.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(path)
         try:
@@ -47,15 +47,17 @@ class RunFolder:
                 "delete it"
             )
 
-    def forget_after(self, iteration: int) -> None:
-        """Drop the metrics that came after the state a run goes on from: they come again."""
-        kept = [row for row in read_metrics(self.path / METRICS) if row["iteration"] <= iteration]
+    def keep(self, rows: int) -> None:
+        """So many rows of metrics: what came after the state a run goes on from comes again."""
+        kept = read_metrics(self.path / METRICS)[:rows]
         write(self.path / METRICS, "".join(json.dumps(row) + "\n" for row in kept).encode())
+        self.rows = rows
 
     def log(self, row: dict[str, Any]) -> None:
         """`row` has an iteration, a split, and numbers."""
         with (self.path / METRICS).open("a") as file:
             file.write(json.dumps(row) + "\n")
+        self.rows += 1
         for name, value in row.items():
             if name not in ("iteration", "split"):
                 self._writer(row["iteration"]).add_scalar(f"{row['split']}/{name}", value, row["iteration"])

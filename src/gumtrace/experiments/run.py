@@ -13,6 +13,7 @@ from torch.profiler import record_function
 
 from gumtrace.experiments.experiment import Experiment
 from gumtrace.experiments.folder import BEST, STATE, RunFolder
+from gumtrace.experiments.mirror import Mirror
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.seeds import mixed
 
@@ -40,6 +41,7 @@ class Run:
         self.best: dict[str, Any] | None = None
         self.valid: dict[str, float] = {}  # the latest
         self._order, self._epoch = self.index, -1
+        self.mirror = Mirror(self)
         self._graph = self._recorded() if graph else None
 
     @property
@@ -51,16 +53,14 @@ class Run:
         with self._here():
             if self.iteration == 0:
                 self._log_gradient()
+            self.mirror.before_update()
             self.update()
             due = self.iteration % self.config.evaluate_every == 0 or self.finished
+            due &= self.mirror.first is None
             if due:
                 self.check()
+            self.mirror.after_update()
         return due
-
-    def step(self) -> None:
-        """One update, and nothing else."""
-        with self._here():
-            self.update()
 
     def update(self) -> None:
         self._prepare()
@@ -120,22 +120,25 @@ class Run:
 
     def check(self) -> None:
         """Evaluate, keep the best, write down where we are."""
-        rows = [{"iteration": self.iteration, "split": "train", **self._averages()}]
+        since = (self.iteration - 1) % self.config.evaluate_every + 1
+        averages = {name: total / since for name, total in self.totals().items()}
         now = time.perf_counter()
         self.seconds, self._clock = self.seconds + now - self._clock, now
-        valid = self.evaluate("valid")
-        rows.append({"iteration": self.iteration, "split": "valid", **valid})
-        self.valid = valid
-        if self.best is None or valid[self.experiment.better] > self.best["valid"][self.experiment.better]:
-            self.best = {"iteration": self.iteration, "valid": valid}
-            if self.folder is not None:
-                self.folder.save(BEST, {**self.best, "model": self.experiment.state_dict()})
+        self.valid = self.evaluate("valid")
+        self.keep_if_best()
         if self.folder is not None:
-            for row in rows:
-                self.folder.log(row)
+            self.folder.log({"iteration": self.iteration, "split": "train", **averages})
+            self.folder.log({"iteration": self.iteration, "split": "valid", **self.valid})
             if self.finished or 0 <= self.iteration - self.config.iterations // 2 < self.config.evaluate_every:
                 self._log_gradient()
             self.folder.save(STATE, self.state_dict())  # last: what came before is repeated if this is missing
+
+    def keep_if_best(self) -> None:
+        better = self.experiment.better
+        if self.best is None or self.valid[better] > self.best["valid"][better]:
+            self.best = {"iteration": self.iteration, "valid": self.valid}
+            if self.folder is not None:
+                self.folder.save(BEST, {**self.best, "model": self.experiment.state_dict()})
 
     def _log_gradient(self) -> None:
         """How noisy the estimator is, at the beginning, half-way and at the end."""
@@ -156,27 +159,30 @@ class Run:
         self.experiment.train()
         return metrics
 
-    def _averages(self) -> dict[str, float]:
-        """Of the training metrics since the last evaluation: here, and only here, the host waits for the device."""
-        since = (self.iteration - 1) % self.config.evaluate_every + 1
+    def totals(self) -> dict[str, float]:
+        """Of the training metrics since the last call: here, and only here, the host waits for the device."""
         totals = list(self.sums.values())
         self.workers.sum(totals)
         values = torch.stack(totals).tolist() if totals else []
         for total in totals:
             total.zero_()
-        return {name: value / since for name, value in zip(self.sums, values, strict=True)}
+        return dict(zip(self.sums, values, strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "iteration": self.iteration,
+            "rows": 0 if self.folder is None else self.folder.rows,
             "seconds": self.seconds,
             "best": self.best,
+            "valid": self.valid,
+            "mirrored": self.mirror.done,
             "model": self.experiment.state_dict(),
             "optimiser": self.optimiser.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.iteration, self.seconds, self.best = state["iteration"], state["seconds"], state["best"]
+        self.iteration, self.seconds = state["iteration"], max(self.seconds, state["seconds"])
+        self.best, self.valid, self.mirror.done = state["best"], state["valid"], self.mirror.done or state["mirrored"]
         self.experiment.load_state_dict(state["model"])
         for i, p in enumerate(_parameters(self.optimiser)):
             own = self.optimiser.state[p]
@@ -203,12 +209,14 @@ class Run:
             self._update()
         with self._here():
             self.experiment.load_state_dict(model)
-            for p in _parameters(self.optimiser):
-                for value in self.optimiser.state[p].values():
-                    value.zero_()
-            for total in self.sums.values():
-                total.zero_()
+            self.forget_moments()
+            self.totals()
         return graph
+
+    def forget_moments(self) -> None:
+        for state in self.optimiser.state.values():
+            for value in state.values():
+                value.zero_()
 
     def autocast(self):
         half = self.config.precision == "bfloat16"

@@ -11,10 +11,9 @@ import torch
 from gumtrace.benchmark.records import machine
 from gumtrace.experiments.config import Config
 from gumtrace.experiments.experiment import Experiment
-from gumtrace.experiments.folder import BEST, RESULT, STATE, RunFolder, RunFolderError, load
+from gumtrace.experiments.folder import BEST, MIRROR, RESULT, STATE, RunFolder, RunFolderError, load
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.run import Run
-from gumtrace.experiments.starts import choose_starts
 
 _PRECISION = {"float32": "highest", "tf32": "high", "bfloat16": "high"}
 
@@ -48,24 +47,19 @@ def train(
     loaded = experiment.load(config, data, workers.device)
     about = machine(workers.device)
 
-    def make(config: Config, start: int, folder: RunFolder | None) -> Run:
-        model = experiment.build(config, loaded, workers.device, start)
-        if compile:
-            model.compile_parts()
-        return Run(model, folder, workers, graph=graph)
-
+    runs = []
     with ExitStack() as stack:
-        folders: list[RunFolder | None] = []
         for c, path in zip(configs, paths, strict=True):
-            folder = RunFolder(path, experiment.name, c.to_dict(), about) if workers.first else None
-            folders.append(folder)
-            if folder is not None:
+            folder = None
+            if workers.first:
+                folder = RunFolder(path, experiment.name, c.to_dict(), about)
                 stack.callback(folder.close)
-        workers.wait()
-        starts = choose_starts(configs, paths, make, workers)
-        runs = [make(*which) for which in zip(configs, starts, folders, strict=True)]
-        for run, path in zip(runs, paths, strict=True):
-            _go_on(run, path)
+            workers.wait()
+            model = experiment.build(c, loaded, workers.device)
+            if compile:
+                model.compile_parts()
+            runs.append(Run(model, folder, workers, graph=graph))
+            _go_on(runs[-1], path)
         _advance(runs, progress and workers.first, watch)
         return [finish(run) for run in runs]
 
@@ -80,8 +74,9 @@ def _go_on(run: Run, path: Path) -> None:
     state = load(path / STATE, run.device)
     if state is not None:
         run.load_state_dict(state)
+        run.mirror.origin = load(path / MIRROR, run.device)
     if run.folder is not None:
-        run.folder.forget_after(-1 if state is None else run.iteration)
+        run.folder.keep(0 if state is None else state["rows"])
 
 
 def _advance(runs: list[Run], progress: bool, watch: Callable[[Run], None] | None) -> None:

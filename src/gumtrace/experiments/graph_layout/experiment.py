@@ -42,7 +42,6 @@ class GraphLayout(Experiment):
     name = "graph-layout"
     config_type = GraphLayoutConfig
     better = "elbo"
-    has_mirror = True
     config: GraphLayoutConfig
     data: Layouts
 
@@ -59,12 +58,18 @@ class GraphLayout(Experiment):
 
     @torch.no_grad()
     def mirror(self) -> None:
-        """Edges that were likely become unlikely.
+        """Edges that were likely become unlikely, and the networks for edges and for other pairs change places.
 
-        The decoder does not know which of its two networks is for edges. If the trees of an untrained encoder happen to
-        avoid true edges, the network for edges learns what other pairs do, and the encoder to avoid true edges.
+        Neither network is for edges by name. Where sampled trees happen to avoid true edges at first, the network for
+        edges learns what other pairs do, and the encoder learns to avoid true edges: a poor optimum, and a deep one.
         """
-        self.encoder.out.weight.neg_()
+        for p in self.encoder.out.parameters():
+            p.neg_()
+        for layers in (self.decoder.message1, self.decoder.message2):
+            for one, other in zip(layers[0].parameters(), layers[1].parameters(), strict=True):
+                kept = one.clone()
+                one.copy_(other)
+                other.copy_(kept)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         model, *own = super().parameter_groups()

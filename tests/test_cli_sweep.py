@@ -1,0 +1,70 @@
+"""`gumtrace sweep`: what it prints, and what it refuses."""
+
+from pathlib import Path
+
+import optuna
+import pytest
+from sweeping import Quadratic, QuadraticConfig, make, order
+
+from gumtrace.cli import main
+from gumtrace.cli import sweep as command
+from gumtrace.experiments.sweep import Sweep, claim, open_study
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    """The command knows the experiment. Optuna talks as much afterwards as before."""
+    monkeypatch.setattr(command, "NAMES", ("quadratic",))
+    for module in ("gumtrace.cli.sweep", "gumtrace.cli.train"):
+        monkeypatch.setattr(f"{module}.find", lambda name: Quadratic)
+    before = optuna.logging.get_verbosity()
+    yield
+    optuna.logging.set_verbosity(before)
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "sweep"
+    options = ["--out", str(out), "--trials", "2", "--goal", "1", "--smoke", "--seed-sampler", "0"]
+    assert main(["sweep", "quadratic", *options]) == 0
+    study = open_study(Sweep(Quadratic, QuadraticConfig(goal=1.0, iterations=10), out))
+    table = capsys.readouterr().out
+    for trial in study.trials:
+        assert Path(trial.user_attrs["folder"]).name in table
+        assert f"{trial.params['lr']:.5g}" in table
+    monkeypatch.setattr(command, "find_spec", lambda name: None)  # no rich
+    assert main(["sweep", "quadratic", *options]) == 0
+    plain = capsys.readouterr().out
+    assert plain.startswith("trial  score  lr  folder\n")
+    assert len(plain.splitlines()) == 4
+
+
+def test_an_interrupted_command(tmp_path, capsys):
+    order(tmp_path, "interrupt")
+    options = ["--out", str(tmp_path / "sweep"), "--data", str(tmp_path / "orders"), "--trials", "1"]
+    assert main(["sweep", "quadratic", *options]) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert main(["sweep", "quadratic", *options]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--goal", "3"], "holds another sweep"),
+        (["--trials", "0"], "trials must be at least 1"),
+        (["--jobs", "0"], "number must be at least 1"),
+        (["--cluster", "slurm"], "slurm"),
+        (["--slurm-options", "account"], "pairs such as account=me"),
+        (["--storage", "postgresql+nothing://me:secret@nowhere/x"], "cannot open the study in the database"),
+        (["--storage", "sqlite:////no/such/folder/x.db"], "cannot open the study in the database"),
+    ],
+)
+def test_what_the_command_refuses(tmp_path, capsys, options, message):
+    out = ["--out", str(tmp_path / "sweep")]
+    claim(make(tmp_path))
+    assert main(["sweep", "quadratic", *out, *options]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("gumtrace sweep: ")
+    assert message in said
+    assert "secret" not in said
