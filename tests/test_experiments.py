@@ -104,7 +104,7 @@ def cut_off(run, config):
         {"clip": 0.1},
         {"precision": "bfloat16"},
         {"shards": 2},
-        {"mirror_at": 4, "mirror_for": 4},
+        {"starts": 3, "start_iterations": 4},
     ],
 )
 def test_settings_change_a_run_that_goes_on_exactly(settings, run):
@@ -114,33 +114,22 @@ def test_settings_change_a_run_that_goes_on_exactly(settings, run):
     assert cut_off(run, config) == [whole]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_better_of_a_model_and_its_mirror_image_goes_on(seed, run, tmp_path):
-    config = TINY.replace(mirror_at=4, mirror_for=4, seed=seed)
-    (rows,) = run("mirrored", config)
-    (plain,) = run("plain", config.replace(mirror_at=0))
-    (found,) = [row for row in rows if row["split"] == "mirror"]
+def test_the_best_start_goes_on(run, monkeypatch):
+    config = TINY.replace(starts=4, start_iterations=4, seed=2)
+    (rows,) = run("a", config)
+    (found,) = [row for row in rows if row["split"] == "starts"]
+    scores = [found[f"start {i}"] for i in range(4)]
+    assert (found["iteration"], len(set(scores))) == (4, 4)
+    (plain,) = run("plain", config.replace(starts=1))
     valid = {row["iteration"]: row["elbo"] for row in plain if row["split"] == "valid"}
-    assert found["iteration"] == 8
-    assert found["own"] == valid[8]
-    if found["image"] <= found["own"]:
-        assert [row for row in rows if row["split"] != "mirror"] == plain
-    else:
-        assert rows[:6] == plain[:6]
-        assert rows[-2] != plain[-2]
-    kept = max(found["image"], *(row["elbo"] for row in rows if row["split"] == "valid"))
-    assert json.loads((tmp_path / "mirrored" / f"seed-{seed}" / "result.json").read_text())["valid"]["elbo"] == kept
-
-
-def test_a_mirror_image(data):
-    """Trees that were likely become unlikely, and a tree that is not there is to the image what a tree was."""
-    loaded = GraphLayout.load(TINY, data, torch.device("cpu"))
-    one, other = (GraphLayout.build(TINY, loaded, torch.device("cpu")).eval() for _ in range(2))
-    other.mirror()
-    x = loaded.train.positions[:5]
-    torch.testing.assert_close(one.encoder(x), -other.encoder(x))
-    soft = torch.rand(2, 5, 4, 4)
-    torch.testing.assert_close(one.decoder(x, soft, hard=False), other.decoder(x, 1 - soft, hard=False))
+    assert scores[0] == valid[4]
+    assert max(scores) != scores[0]
+    assert [row["iteration"] for row in rows if row["split"] == "valid"] == [8, 12]
+    assert [row["iteration"] for row in rows if row["split"] == "gradient"] == [0, 8, 12]
+    build, best = GraphLayout.build, scores.index(max(scores))
+    monkeypatch.setattr(GraphLayout, "build", lambda config, data, device, start=0: build(config, data, device, best))
+    (alone,) = run("alone", config.replace(starts=1))
+    assert rows[-6:] == alone[-6:]  # as if it had been the only one
 
 
 # --- killed at any moment ---
@@ -149,7 +138,7 @@ def test_a_mirror_image(data):
 @pytest.mark.parametrize("after", [False, True])
 def test_killed_while_writing(after, run, tmp_path, monkeypatch):
     """Before or after each file is put into place, with half of the next line of metrics written."""
-    config = TINY.replace(mirror_at=4, mirror_for=4)
+    config = TINY.replace(starts=2, start_iterations=4)
     (whole,) = run("whole", config)
     for moment in itertools.count(1):
         folder = tmp_path / f"killed-{moment}" / "seed-0"
@@ -162,7 +151,7 @@ def test_killed_while_writing(after, run, tmp_path, monkeypatch):
                 pass
         assert run(folder.parent.name, config) == [whole]
         assert without_time(folder / "result.json") == without_time(tmp_path / "whole" / "seed-0" / "result.json")
-    assert moment > 9  # a config, metrics, a mirror, four times a state and at least one best, a result
+    assert moment > 7  # a config, metrics, three times a state and at least one best, a result
 
 
 def killing(real, moment, after):

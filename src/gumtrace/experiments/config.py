@@ -40,10 +40,9 @@ class Config:
     iterations: int = 50_000
     evaluate_every: int = 500
     """Iterations between evaluations; checkpoints are written then."""
-    mirror_at: int = 0
-    """Iteration at which the model and its mirror image are compared, if the problem has such a symmetry; 0: never."""
-    mirror_for: int = 2500
-    """Iterations they get; the better on validation goes on."""
+    starts: int = 1
+    """Initial models that are tried: the one that is best on validation after `start_iterations` goes on from there."""
+    start_iterations: int = 1000
     lr: float = 5e-4
     estimator_lr: float = 1e-3
     """Of the estimator's own parameters: RELAX's critic, REBAR's temperature and scale."""
@@ -62,16 +61,16 @@ class Config:
             raise ValueError(f"no estimator {self.estimator!r}; there are {', '.join(ESTIMATORS)}")
         if self.samples < 0:
             raise ValueError(f"samples must be at least 1, or 0 for the estimator's own, got {self.samples}")
-        for name in ("calls", "draws", "extra", "iterations", "evaluate_every", "mirror_for", "shards"):
+        for name in ("calls", "draws", "extra", "iterations", "evaluate_every", "starts", "start_iterations", "shards"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("temperature", "lr", "estimator_lr"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.mirror_at and (self.mirror_at % self.evaluate_every or self.mirror_for % self.evaluate_every):
+        if self.starts > 1 and self.start_iterations % self.evaluate_every:
             raise ValueError(
-                f"mirror_at and mirror_for must be multiples of evaluate_every, {self.evaluate_every}, got "
-                f"{self.mirror_at} and {self.mirror_for}"
+                f"start_iterations must be a multiple of evaluate_every, {self.evaluate_every}, got "
+                f"{self.start_iterations}"
             )
         if not self.items:
             raise ValueError(

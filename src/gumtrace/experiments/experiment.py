@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from gumtrace import estimators
 from gumtrace.estimators import Estimator
 from gumtrace.experiments.config import Config
+from gumtrace.experiments.seeds import mixed
 
 
 class Experiment(nn.Module, ABC):
@@ -25,10 +26,10 @@ class Experiment(nn.Module, ABC):
         self.config, self.data = config, data
 
     @classmethod
-    def build(cls, config: Config, data: Any, device: torch.device) -> Self:
-        """The model of a seed: made on the CPU, so that it is the same on every device."""
+    def build(cls, config: Config, data: Any, device: torch.device, start: int = 0) -> Self:
+        """The model of a seed, and others that it might start as: made on the CPU, so the same on every device."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
+            torch.manual_seed(mixed(config.seed, "start", start))
             return cls(config, data).to(device)
 
     @staticmethod
@@ -58,10 +59,6 @@ class Experiment(nn.Module, ABC):
     @abstractmethod
     def evaluate(self, split: str, generator: torch.Generator) -> dict[str, float]:
         """Metrics on a whole split, in eval mode and without gradients."""
-
-    def mirror(self) -> None:
-        """Turn the model into the one that has broken a symmetry of the problem the other way."""
-        raise ValueError(f"{self.name} has no mirror image: mirror_at must be 0")
 
     @abstractmethod
     def gradient_std(self, index: Tensor, generator: torch.Generator) -> float:

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
-BEST, STATE, MIRROR = "best.pt", "state.pt", "mirror.pt"
+CONFIG, METRICS, BEST, STATE, RESULT = "config.json", "metrics.jsonl", "best.pt", "state.pt", "result.json"
 
 
 class RunFolderError(Exception):

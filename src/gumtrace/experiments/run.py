@@ -13,9 +13,9 @@ from torch.profiler import record_function
 
 from gumtrace.experiments.experiment import Experiment
 from gumtrace.experiments.folder import BEST, STATE, RunFolder
-from gumtrace.experiments.mirror import Mirror
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.seeds import mixed
+from gumtrace.experiments.starts import Starts
 
 WARM_UP = 3  # updates before a graph is recorded: libraries start up, and kernels are compiled
 FORWARD, BACKWARD, OPTIMISER = "forward", "backward", "optimiser"  # parts of an update, for the profiler
@@ -41,25 +41,29 @@ class Run:
         self.best: dict[str, Any] | None = None
         self.valid: dict[str, float] = {}  # the latest
         self._order, self._epoch = self.index, -1
-        self.mirror = Mirror(self)
+        self.starts = Starts(self)
         self._graph = self._recorded() if graph else None
 
     @property
     def finished(self) -> bool:
         return self.iteration >= self.config.iterations
 
+    @property
+    def updates(self) -> int:
+        """In all, with those of starts that are given up."""
+        others = 0 if self.starts.done else self.config.starts - 1
+        return self.config.iterations + others * self.config.start_iterations
+
     def advance(self) -> bool:
         """One update, and an evaluation with a checkpoint when it is time: says whether it was."""
         with self._here():
-            if self.iteration == 0:
+            if self.iteration == 0 and not self.starts.scores:
                 self._log_gradient()
-            self.mirror.before_update()
             self.update()
-            due = self.iteration % self.config.evaluate_every == 0 or self.finished
-            due &= self.mirror.first is None
+            due = self.starts.done and (self.iteration % self.config.evaluate_every == 0 or self.finished)
             if due:
                 self.check()
-            self.mirror.after_update()
+            self.starts.after_update()
         return due
 
     def update(self) -> None:
@@ -174,15 +178,13 @@ class Run:
             "rows": 0 if self.folder is None else self.folder.rows,
             "seconds": self.seconds,
             "best": self.best,
-            "valid": self.valid,
-            "mirrored": self.mirror.done,
             "model": self.experiment.state_dict(),
             "optimiser": self.optimiser.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.iteration, self.seconds = state["iteration"], max(self.seconds, state["seconds"])
-        self.best, self.valid, self.mirror.done = state["best"], state["valid"], self.mirror.done or state["mirrored"]
+        self.best, self.starts.done = state["best"], True
         self.experiment.load_state_dict(state["model"])
         for i, p in enumerate(_parameters(self.optimiser)):
             own = self.optimiser.state[p]
@@ -209,11 +211,18 @@ class Run:
             self._update()
         with self._here():
             self.experiment.load_state_dict(model)
-            self.forget_moments()
+            self._forget_moments()
             self.totals()
         return graph
 
-    def forget_moments(self) -> None:
+    def restart(self, start: int) -> None:
+        """As another initial model."""
+        fresh = type(self.experiment).build(self.config, self.experiment.data, self.device, start)
+        self.experiment.load_state_dict(fresh.state_dict())
+        self._forget_moments()
+        self.iteration = 0
+
+    def _forget_moments(self) -> None:
         for state in self.optimiser.state.values():
             for value in state.values():
                 value.zero_()

@@ -11,7 +11,7 @@ import torch
 from gumtrace.benchmark.records import machine
 from gumtrace.experiments.config import Config
 from gumtrace.experiments.experiment import Experiment
-from gumtrace.experiments.folder import BEST, MIRROR, RESULT, STATE, RunFolder, RunFolderError, load
+from gumtrace.experiments.folder import BEST, RESULT, STATE, RunFolder, RunFolderError, load
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.run import Run
 
@@ -74,7 +74,6 @@ def _go_on(run: Run, path: Path) -> None:
     state = load(path / STATE, run.device)
     if state is not None:
         run.load_state_dict(state)
-        run.mirror.origin = load(path / MIRROR, run.device)
     if run.folder is not None:
         run.folder.keep(0 if state is None else state["rows"])
 
@@ -82,7 +81,7 @@ def _go_on(run: Run, path: Path) -> None:
 def _advance(runs: list[Run], progress: bool, watch: Callable[[Run], None] | None) -> None:
     from tqdm import tqdm
 
-    total, done = sum(run.config.iterations for run in runs), sum(run.iteration for run in runs)
+    total, done = sum(run.updates for run in runs), sum(run.iteration for run in runs)
     with tqdm(total=total, initial=done, unit="it", file=sys.stderr, disable=None if progress else True) as bar:
         while waiting := [run for run in runs if not run.finished]:
             for run in waiting:

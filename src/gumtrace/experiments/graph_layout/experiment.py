@@ -56,21 +56,6 @@ class GraphLayout(Experiment):
             surrogate=MLPSurrogate(config.nodes * (config.nodes - 1) // 2, config.critic_hidden, seen),
         )
 
-    @torch.no_grad()
-    def mirror(self) -> None:
-        """Edges that were likely become unlikely, and the networks for edges and for other pairs change places.
-
-        Neither network is for edges by name. Where sampled trees happen to avoid true edges at first, the network for
-        edges learns what other pairs do, and the encoder learns to avoid true edges: a poor optimum, and a deep one.
-        """
-        for p in self.encoder.out.parameters():
-            p.neg_()
-        for layers in (self.decoder.message1, self.decoder.message2):
-            for one, other in zip(layers[0].parameters(), layers[1].parameters(), strict=True):
-                kept = one.clone()
-                one.copy_(other)
-                other.copy_(kept)
-
     def parameter_groups(self) -> list[dict[str, Any]]:
         model, *own = super().parameter_groups()
         decoder = {id(p) for p in self.decoder.parameters()}

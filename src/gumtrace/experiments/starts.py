@@ -1,0 +1,46 @@
+"""Where to start from. Some problems have a symmetry that the first few hundred iterations break one way or the other,
+and one of the ways ends badly: so several initial models are trained for a while, and the one that is best on
+validation goes on from where it is."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from gumtrace.experiments.folder import STATE
+
+if TYPE_CHECKING:
+    from gumtrace.experiments.run import Run
+
+
+class Starts:
+    """Of one run, which is trained from each of them in turn. One cut off meanwhile begins with the first again."""
+
+    def __init__(self, run: "Run"):
+        self.run = run
+        self.scores: list[float] = []
+        self.best: dict[str, Any] | None = None  # the state that the best start has reached
+        self.done = run.config.starts == 1
+
+    def after_update(self) -> None:
+        if self.done or self.run.iteration < self.run.config.start_iterations:
+            return
+        score = self.run.evaluate("valid")[self.run.experiment.better]
+        self.run.totals()  # the next one begins anew
+        if score > max(self.scores, default=-torch.inf):
+            self.best = tree_map(lambda x: x.clone() if torch.is_tensor(x) else x, self.run.state_dict())
+        self.scores.append(score)
+        if len(self.scores) < self.run.config.starts:
+            self.run.restart(len(self.scores))
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        run, self.done = self.run, True
+        if self.best is not None:  # there is none if all are nan
+            run.load_state_dict(self.best)
+            self.best = None
+        if run.folder is not None:
+            scores = {f"start {number}": score for number, score in enumerate(self.scores)}
+            run.folder.log({"iteration": run.iteration, "split": "starts", **scores})
+            run.folder.save(STATE, run.state_dict())
