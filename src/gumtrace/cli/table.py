@@ -1,6 +1,7 @@
 """`gumtrace table NAME`: what runs found, beside what the paper found. Reads only what runs left on disk."""
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -18,6 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save", type=Path, metavar="FILE", help="record the runs in a .jsonl file, to be kept in results/NAME"
     )
+    parser.add_argument(
+        "--into", type=Path, metavar="FILE", help="put the tables between <!-- NAME --> and <!-- /NAME --> of this page"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,8 +34,22 @@ def run(args: argparse.Namespace) -> int:
         print(f"gumtrace table: {error}", file=sys.stderr)
         return 2
     tables, notes = build(records, report(args.name), find(args.name).better)
-    if args.format == "markdown":
+    if args.into is not None:
+        args.into.write_text(with_tables(args.into.read_text(), args.name, markdown(tables, notes)))
+    elif args.format == "markdown":
         print(markdown(tables, notes), end="")
     else:
         show(tables, notes)
     return 0
+
+
+def with_tables(page: str, name: str, tables: str) -> str:
+    """The page with other tables of that experiment.
+
+    >>> with_tables("<!-- a -->\\nold\\n<!-- /a -->", "a", "new\\n")
+    '<!-- a -->\\nnew\\n<!-- /a -->'
+    """
+    marks = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    if not marks.search(page):
+        raise SystemExit(f"gumtrace table: the page has no <!-- {name} --> and <!-- /{name} -->")
+    return marks.sub(lambda found: found[1] + tables + found[2], page)
