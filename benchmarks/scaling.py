@@ -17,6 +17,7 @@ import torch
 
 import gumtrace as gt
 from gumtrace.benchmark import machine
+from gumtrace.benchmark.device import event_ms
 from gumtrace.extras import require
 from gumtrace.plotting.style import ACCENT, CHOSEN, FAINT, INK, SOFT
 
@@ -80,28 +81,12 @@ def wall_ms(call: Callable[[], None], cuda: bool) -> float:
     return 1e3 * statistics.median(times)
 
 
-def device_ms(call: Callable[[], None], calls: int = 10) -> float | None:
-    """Of the device alone: it sleeps until the host has sent all calls. None if the host never gets ahead."""
-    for cycles in (10**8, 4 * 10**8, 16 * 10**8):  # the last is about a second
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(cycles)
-        start.record()
-        for _ in range(calls):
-            call()
-        end.record()
-        ahead = not start.query()  # still asleep
-        torch.cuda.synchronize()
-        if ahead:
-            return start.elapsed_time(end) / calls
-    return None
-
-
 def measure(way: str, n: int, batch: int) -> dict:
     step, cuda = step_of(way, n, batch), WAYS[way][0] == "cuda"
     if way != LITERAL:  # which is slow, and has nothing to compile for this size
         step()
     ms = wall_ms(step, cuda)
-    return {"way": way, "n": n, "batch": batch, "ms": ms, "device_ms": device_ms(step) if cuda else None}
+    return {"way": way, "n": n, "batch": batch, "ms": ms, "device_ms": event_ms(step) if cuda else None}
 
 
 def run(quick: bool) -> dict:

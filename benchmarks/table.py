@@ -15,6 +15,18 @@ STEPS = {
     "trace_reinforce": "TraceREINFORCE",
     "sst_step": "SST step",
 }
+CUDA = (  # column, step, field of its record
+    ("copy of the logits", "t_step", "copy_ms"),
+    ("sample", "sample_trace", "device_ms"),
+    ("log-prob", "log_prob", "device_ms"),
+    ("noise given trace", "conditional", "device_ms"),
+    ("whole step", "t_step", "device_ms"),
+    ("as a CUDA graph", "t_step", "graph_ms"),
+    ("whole step, host", "t_step", "ms"),
+    ("peak memory", "t_step", "peak_bytes"),
+    ("TraceREINFORCE, host", "trace_reinforce", "ms"),
+    ("SST step, host", "sst_step", "ms"),  # the host does not get ahead of it
+)
 ESTIMATORS = (
     "E-REINFORCE+",
     "T-REINFORCE+",
@@ -42,21 +54,16 @@ VARIANCE = (
     "that learn did so for {warm_up} iterations of {calls} calls at logits that stand still, and were frozen then; "
     "surrogates draw {extra} more structures, which cost no calls. REBAR makes 9 calls, and its numbers are scaled by "
     "√(9/8). The last three are biased: in brackets, how far their mean is off, in per cent of the gradient's size. "
-    "By `benchmarks/variance.py`, torch {torch}, {date}."
+    "By `benchmarks/variance.py`, {when}."
 )
 
 
 def speed(results: dict) -> str:
     """One row for each case of the run, milliseconds."""
     machine = results["machine"]
-    rows: dict[str, dict[str, float]] = {}
-    batches = {}
-    for record in results["records"]:
-        name = f"{record['structure']} {' '.join(f'{k}={v:,}' for k, v in record['size'].items())}"
-        rows.setdefault(name, {})[record["step"]] = record["ms"]
-        batches[name] = record["batch"]
-    shown = [step for step in STEPS if any(step in times for times in rows.values())]
-    where = f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch'].split('+')[0]}, {machine['date']}"
+    rows = _by_case(results)
+    shown = [step for step in STEPS if any(step in steps for steps in rows.values())]
+    where = f"{machine['cpu']}, {machine['threads']} threads, {_when(machine)}"
     lines = [
         f"Milliseconds a batch, float32, medians of `gumtrace bench --device cpu` on {where}. The whole step is what a "
         "score-function update pays for the structure: build the distribution, draw noise, run the algorithm, take its "
@@ -66,12 +73,52 @@ def speed(results: dict) -> str:
         "|---|---:|" + "---:|" * len(shown),
     ]
     for name, steps in rows.items():
-        lines.append(f"| {name} | {batches[name]:,} | " + " | ".join(_number(steps.get(step)) for step in shown) + " |")
+        times = [_number(steps[step]["ms"] if step in steps else None) for step in shown]
+        lines.append(f"| {name} | {steps['t_step']['batch']:,} | " + " | ".join(times) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _by_case(results: dict) -> dict[str, dict[str, dict]]:
+    """The records by case and step."""
+    rows: dict[str, dict[str, dict]] = {}
+    for record in results["records"]:
+        name = f"{record['structure']} {' '.join(f'{k}={v:,}' for k, v in record['size'].items())}"
+        rows.setdefault(name, {})[record["step"]] = record
+    return rows
+
+
+def _when(machine: dict) -> str:
+    return f"torch {machine['torch'].split('+')[0]}, {machine['date']}"
 
 
 def _number(ms: float | None) -> str:
     return "" if ms is None else f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}"
+
+
+def cuda(results: dict) -> str:
+    """One row for each case of the run, milliseconds of the device."""
+    machine = results["machine"]
+    batches = ", ".join(f"{batch:,}" for batch in sorted({record["batch"] for record in results["records"]}))
+    lines = [
+        f"Milliseconds of the device for a batch of {batches}, float32, medians of `gumtrace bench --device cuda` on "
+        f"{machine['device']}, {_when(machine)}. Host: with all that Python takes, one call waited for. Peak memory: "
+        "what the whole step takes on top, in copies of the logits. Blank: there is none, or the host cannot get ahead "
+        "of the device.",
+        "",
+        "| | " + " | ".join(column for column, _, _ in CUDA) + " |",
+        "|---|" + "---:|" * len(CUDA),
+    ]
+    for name, steps in _by_case(results).items():
+        lines.append(f"| {name} | " + " | ".join(_cuda_cell(steps.get(step), field) for _, step, field in CUDA) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cuda_cell(record: dict | None, field: str) -> str:
+    if record is None or record[field] is None:
+        return ""
+    if field == "peak_bytes":
+        return f"{record[field] / record['logits_bytes']:.1f}"
+    return f"{record[field]:.0f}" if record[field] >= 10 else f"{record[field]:#.2g}"
 
 
 def variance(results: dict) -> str:
@@ -86,9 +133,8 @@ def variance(results: dict) -> str:
         )
         for structure, objective in columns
     }
-    version, date = results["machine"]["torch"].split("+")[0], results["machine"]["date"]
     lines = [
-        VARIANCE.format(**results["settings"], torch=version, date=date),
+        VARIANCE.format(**results["settings"], when=_when(results["machine"])),
         "",
         "| | " + " | ".join(f"{name}, smooth | rough" for name in STRUCTURES.values()) + " |",
         "|---|" + "---:|" * len(columns),
@@ -107,8 +153,15 @@ def _ratio(record: dict | None, best: float) -> str:
     return f"**{record['ratio']:.2f}**" if record["ratio"] == best else f"{record['ratio']:.2f}"
 
 
-def with_table(readme: str) -> str:
-    for mark, file, table in (("bench", "cpu-2core.json", speed), ("variance", "variance.json", variance)):
+TABLES = (
+    ("bench", "cpu-2core.json", speed),
+    ("bench-cuda", "cuda-h200.json", cuda),
+    ("variance", "variance.json", variance),
+)
+
+
+def with_tables(readme: str) -> str:
+    for mark, file, table in TABLES:
         text = table(json.loads((RESULTS / file).read_text()))
         marks = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)", re.DOTALL)
         readme = marks.sub(lambda m, text=text: m[1] + text + m[2], readme)
@@ -117,4 +170,4 @@ def with_table(readme: str) -> str:
 
 if __name__ == "__main__":
     path = ROOT / "README.md"
-    path.write_text(with_table(path.read_text()))
+    path.write_text(with_tables(path.read_text()))

@@ -1,165 +1,36 @@
-"""The Triton kernels against their CPU twins: on a GPU where there is one, else in Triton's interpreter on the CPU.
+"""The Triton kernels against their CPU twins: on a GPU where there is one, else in Triton's interpreter on the CPU."""
 
-Outputs that a kernel must fill are poisoned with nan, or with an impossible integer, before it runs.
-"""
-
-import os
-
+import kernelcases
 import pytest
 import torch
 from common import seeded
+from kernelcases import (
+    BATCH,
+    DEVICE,
+    FULL,
+    SAMPLES,
+    SCALES,
+    arborescence,
+    every_geometry,
+    kinds_for,
+    matching,
+    on,
+    permutation,
+    rates,
+    same,
+    sizes_of,
+    spanning_tree,
+    subset,
+    twin_traces,
+)
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
-triton = pytest.importorskip("triton", reason="needs triton: it comes with CUDA builds of torch, or pip install triton")
+from gumtrace.kernels import kinds
+from gumtrace.kernels.cpu import ops as cpu
+from gumtrace.kernels.cuda import arborescence_trace, sampling, spanning_tree_trace, subset_trace
+from gumtrace.kernels.cuda import indicator as indicators
+from gumtrace.kernels.cuda import ops as cuda
 
-from gumtrace.kernels import kinds  # noqa: E402
-from gumtrace.kernels.cpu import ops as cpu  # noqa: E402
-from gumtrace.kernels.cuda import ops as cuda  # noqa: E402
-from gumtrace.kernels.cuda import spanning_tree_trace  # noqa: E402
-from gumtrace.kernels.kinds import Geometry  # noqa: E402
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def subset(d, k):
-    return Geometry(kinds.SUBSET, d, k, k, 0, k)
-
-
-def permutation(d):
-    return Geometry(kinds.PERMUTATION, d, d, d, 0, d)
-
-
-def matching(n, m):
-    return Geometry(kinds.MATCHING, n * m, n, n, 0, n, m)
-
-
-def spanning_tree(n, components=1):
-    steps = max(n - components, 0)
-    return Geometry(kinds.SPANNING_TREE, n * n, steps, steps, 0, n, 0, components)
-
-
-def arborescence(n, root=0):
-    slots = max(n, 2 * n - 2)
-    return Geometry(kinds.ARBORESCENCE, n * n, slots, slots, slots, n, 0, root)
-
-
-def binary_tree(n):
-    return Geometry(kinds.BINARY_TREE, n, n, 0, n, n)
-
-
-GEOMETRIES = {
-    "subset": subset(21, 5),
-    "subset-all": subset(6, 6),
-    "subset-none": subset(5, 0),
-    "subset-many": subset(90, 70),
-    "permutation": permutation(19),
-    "permutation-one": permutation(1),
-    "matching": matching(6, 6),
-    "matching-wide": matching(5, 33),
-    "matching-one": matching(1, 1),
-    "matching-none": matching(0, 3),
-    "tree": spanning_tree(7),
-    "tree-two": spanning_tree(2),
-    "tree-one": spanning_tree(1),
-    "forest": spanning_tree(8, 3),
-    "arborescence": arborescence(7),
-    "arborescence-root": arborescence(6, 4),
-    "arborescence-two": arborescence(2, 1),
-    "arborescence-one": arborescence(1),
-    "binary": binary_tree(13),
-    "binary-one": binary_tree(1),
-    "binary-full": binary_tree(32),
-}
-SCALES = {"random": 1.0, "ties": 1.0, "masked": 1.0, "wide": 5000.0}
-BATCH, SAMPLES = 3, 2
-every_geometry = pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
-FULL = torch.cuda.is_available()  # the interpreter is slow: there each test takes the kinds that can tell it most
-
-
-def kinds_for(*few):
-    """float32 with these kinds of log-rates, float64 with the last of them; all of both on a GPU."""
-    pairs = [(torch.float32, kind) for kind in (SCALES if FULL else few)]
-    pairs += [(torch.float64, kind) for kind in (SCALES if FULL else few[-1:])]
-    return pytest.mark.parametrize(("dtype", "kind"), pairs, ids=[f"{str(d)[6:]}-{kind}" for d, kind in pairs])
-
-
-def sizes_of(geometry, kind):
-    """Ragged items among the masked ones, where the kernel asks for sizes."""
-    if kind == "masked" and geometry.kind in (kinds.SPANNING_TREE, kinds.ARBORESCENCE) and geometry.n > 3:
-        least = max(geometry.extra + 1, 2)
-        return torch.tensor([geometry.n, least, geometry.n - 1], dtype=torch.int32)
-    if kind == "masked" and geometry.kind == kinds.SUBSET and geometry.n > 1:
-        return torch.tensor([geometry.n, 0, geometry.n - 1], dtype=torch.int32)
-    return None
-
-
-def rates(geometry, kind, dtype, rows=BATCH):
-    """Log-rates (rows, keys): normal, rounded so that many are equal, with keys that do not race, or huge."""
-    x = SCALES[kind] * torch.randn(rows, geometry.keys, generator=seeded(geometry.keys), dtype=dtype)
-    if kind == "ties":
-        x = x.round()
-    if kind == "masked":
-        sizes = sizes_of(geometry, kind)
-        if geometry.kind in (kinds.SPANNING_TREE, kinds.ARBORESCENCE):
-            keep = torch.rand(x.shape, generator=seeded(1)) < 0.9
-            n = geometry.n
-            for row in range(rows):
-                nodes = n if sizes is None else int(sizes[row % len(sizes)])
-                grid = keep[row].view(n, n)
-                for v in range(1, nodes):  # a path through all nodes, so that the rest may be missing
-                    grid[v - 1, v] = grid[v, v - 1] = True
-                grid[nodes:] = False
-                grid[:, nodes:] = False
-        elif geometry.kind == kinds.SUBSET:
-            spare = max(geometry.keys - geometry.n, 0)
-            keep = torch.ones(x.shape, dtype=torch.bool)
-            keep[:, :spare] = torch.rand(rows, spare, generator=seeded(1)) < 0.5
-        else:
-            keep = torch.rand(x.shape, generator=seeded(1)) < 0.6
-        x = x.masked_fill(~keep, -torch.inf)
-    return x
-
-
-def noise(geometry, kind, dtype):
-    """G for SAMPLES x BATCH items; ties stay ties."""
-    x = rates(geometry, kind, dtype).repeat(SAMPLES, 1)
-    if kind == "ties":
-        return x
-    return x + torch.randn(x.shape, generator=seeded(2), dtype=dtype)
-
-
-@pytest.fixture(autouse=True)
-def poisoned(monkeypatch):
-    """What comes from torch.empty holds nan or -77 until a kernel writes it."""
-    real = torch.empty
-
-    def empty(*args, **kwargs):
-        out = real(*args, **kwargs)
-        return out.fill_(float("nan")) if out.is_floating_point() else out.fill_(-77 if out.dtype != torch.bool else 1)
-
-    monkeypatch.setattr(cuda.torch, "empty", empty)
-
-
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch):
-    """The interpreter scans lane by lane."""
-    if DEVICE == "cpu":
-        monkeypatch.setattr(spanning_tree_trace, "SMALLEST", 4)
-
-
-def on(device, *tensors):
-    return [None if t is None else t.to(device) for t in tensors]
-
-
-def same(ours, theirs, rtol=2e-5, atol=2e-5):
-    torch.testing.assert_close(ours.cpu(), theirs.cpu(), rtol=rtol, atol=atol)
-
-
-def twin_traces(geometry, kind, dtype):
-    sizes = sizes_of(geometry, kind)
-    g = noise(geometry, kind, dtype)
-    return g, sizes, cpu.trace(geometry, g, sizes)
+poisoned, small_tiles = kernelcases.poisoned, kernelcases.small_tiles
 
 
 @every_geometry
@@ -200,9 +71,9 @@ def test_log_probs_and_gradients(geometry, dtype, kind):
 @pytest.mark.parametrize("geometry", [subset(45, 20), permutation(45)], ids=["subset", "permutation"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_rows_longer_than_a_block(geometry, dtype, monkeypatch):
-    module = cuda.STRUCTURES[geometry.kind]
-    monkeypatch.setattr(module, "IN_REGISTERS", 32)
-    monkeypatch.setattr(module, "BLOCK", 16)
+    monkeypatch.setattr(subset_trace, "IN_REGISTERS", 32)
+    monkeypatch.setattr(subset_trace, "MANY", 1)
+    monkeypatch.setattr(cuda.subset, "BLOCK", 16)
     for kind in SCALES if FULL else ["masked"]:
         test_traces_are_the_same(geometry, dtype, kind)
         test_sampling_is_the_trace_of_its_noise(geometry, dtype, kind)
@@ -311,4 +182,111 @@ def test_status_of_trees(components):
         winners, _, status = cpu.trace(geometry, g, sizes)
         ours = cuda.trace(geometry, *on(DEVICE, g, sizes))
         assert torch.equal(ours[2].cpu(), status)
-        assert torch.equal(ours[0].cpu()[status != 2], winners[status != 2])
+        assert torch.equal(ours[0].cpu(), winners)
+
+
+def test_programs_take_items_in_turns(monkeypatch):
+    monkeypatch.setattr(arborescence_trace, "_resident", lambda device: 2)
+    geometry = arborescence(6, 4)
+    test_traces_are_the_same(geometry, torch.float32, "masked")
+    test_log_probs_and_gradients(geometry, torch.float32, "masked")
+    test_conditional_gives_the_trace_back(geometry, torch.float32, "masked")
+
+
+@pytest.mark.parametrize("geometry", [spanning_tree(5), spanning_tree(6, 3)], ids=["tree", "forest"])
+def test_trees_narrower_than_a_tile(geometry, monkeypatch):
+    monkeypatch.setattr(spanning_tree_trace, "SMALLEST", 16)
+    for kind in ("random", "masked"):
+        test_log_probs_and_gradients(geometry, torch.float32, kind)
+        test_maps(geometry, torch.float32, kind)
+        test_conditional_gives_the_trace_back(geometry, torch.float32, kind)
+
+
+@pytest.mark.parametrize("n", [4, 5, 10])
+def test_scratch_of_small_trees(n, monkeypatch):
+    """As wide as the tree, though tiles are as wide as a warp: a gradient takes three times its log-rates at most."""
+    monkeypatch.setattr(spanning_tree_trace, "SMALLEST", 32)
+    geometry, real, taken = spanning_tree(n), torch.empty, []
+
+    def empty(*size, **options):
+        taken.append(real(*size, **options))
+        return taken[-1]
+
+    x = torch.randn(2, geometry.keys, generator=seeded(1))
+    winners, links, _ = on(DEVICE, *cpu.trace(geometry, x, None))
+    (x,) = on(DEVICE, x)
+    monkeypatch.setattr(torch, "empty", empty)
+    _, kept = cuda.log_prob(geometry, x, winners, links)
+    assert sum(t.nbytes for t in taken) <= 2.3 * x.nbytes
+    taken.clear()
+    cuda.log_prob_grad(geometry, x, winners, links, kept, torch.ones(2, device=DEVICE))
+    assert sum(t.nbytes for t in taken) <= 3.0 * x.nbytes
+
+
+def test_long_rows_are_sorted_a_few_at_a_time(monkeypatch):
+    """Torch's sort takes several times what it sorts."""
+    monkeypatch.setattr(subset_trace, "IN_REGISTERS", 32)
+    monkeypatch.setattr(subset_trace, "MANY", 1)
+    real, rows = subset_trace._sort_rows, []
+    monkeypatch.setattr(subset_trace, "_sort_rows", lambda g, *rest: (rows.append(len(g)), real(g, *rest)))
+    seed = torch.tensor([1, 2], device=DEVICE)
+    cuda.sample(permutation(40), torch.zeros(2, 40, device=DEVICE), None, 34, seed)
+    assert max(rows) == 34 // 8
+    assert sum(rows) == 34
+
+
+def test_noise_is_a_function_of_all_of_the_seed():
+    x, geometry = torch.zeros(2, 5, device=DEVICE), permutation(5)
+    seeds = [[3, 4], [3 + 2**40, 4], [2, 4], [3, 5], [3, 4 + 2**40]]
+    drawn = [cuda.perturb(geometry, x, 2, torch.tensor(seed, device=DEVICE)) for seed in seeds]
+    for i, one in enumerate(drawn):
+        assert all(not torch.isclose(one, other).any() for other in drawn[:i])
+
+
+def test_noise_of_long_rows():
+    """By blocks, of all items or of some: always the same."""
+    geometry, seed = permutation(2100), torch.tensor([1, 2], device=DEVICE)
+    x = torch.randn(2, 2100, generator=seeded(1)).to(DEVICE)
+    every, some = cuda.perturb(geometry, x, 5, seed), torch.zeros(2, 2100, device=DEVICE)
+    sampling.perturb(geometry, x, seed, some, 3)
+    assert every.isfinite().all()
+    assert torch.equal(every[3:], some)
+    assert len((every - x[[0, 1, 0, 1, 0]]).unique()) > 0.99 * every.numel()
+
+
+def test_grids_have_one_axis(monkeypatch):
+    """The others end at 65,535 programs: fewer than a row of 10^8 keys needs."""
+    grids = []
+
+    class Launch:
+        def __getitem__(self, grid):
+            grids.append(grid)
+            return lambda *args, **options: None
+
+    monkeypatch.setattr(sampling, "_perturb", Launch())
+    x = torch.zeros(1).expand(3, 10**8)
+    sampling.perturb(permutation(10**8), x, torch.zeros(2, dtype=torch.int64), x)
+    assert grids == [(3 * -(-(10**8) // 1024),)]
+
+
+@pytest.mark.parametrize("chunk", [16, 1 << 16])
+def test_indicators(chunk, monkeypatch):
+    monkeypatch.setattr(indicators, "CHUNK", chunk)
+    for geometry in (subset(21, 5), subset(5, 0), matching(4, 6), matching(0, 3), spanning_tree(7), spanning_tree(1)):
+        x = torch.randn(3, geometry.keys, generator=seeded(1))
+        winners = cpu.trace(geometry, x, None)[0]
+        winners[1, 2:] = -1
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.bool):
+            ours = cuda.indicator(geometry, *on(DEVICE, winners), dtype)
+            assert ours.dtype == dtype
+            assert torch.equal(ours.cpu(), cpu.indicator(geometry, winners, dtype))
+
+
+def test_draws_of_an_arborescence_are_counted(monkeypatch):
+    real, draws = cuda.arborescence.down, []
+    monkeypatch.setattr(cuda.arborescence, "down", lambda *args: (draws.append(args), real(*args)))
+    geometry = arborescence(3)
+    x = torch.zeros(1, 9, device=DEVICE)
+    trace = cuda.trace(geometry, x, None)[:2]
+    cuda.conditional(geometry, x, None, *trace, torch.tensor([1, 2], device=DEVICE))
+    assert len(draws) == kinds.DEVICE_ATTEMPTS

@@ -1,132 +1,172 @@
-"""The kernels as operators of torch: compiled without a break, mapped, checked by torch's own checks."""
+"""The kernels as operators of torch: compiled without a break at any size, checked by torch's own checks."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
-from common import seeded
+from operators import every_device, every_structure, finite, logits, step
 
 import gumtrace as gt
 from gumtrace.kernels import ops
+from gumtrace.kernels.kinds import ARBORESCENCE
 from gumtrace.traces.trace import Trace
 
-LENGTHS = torch.tensor([4, 3, 4])
-MAKE = {
-    "subset": lambda x: gt.Subset(x[..., 0, :], 2, validate_args=False),
-    "permutation": lambda x: gt.Permutation(x[..., 0, :], validate_args=False),
-    "matching": lambda x: gt.Matching(x, validate_args=False),
-    "tree": lambda x: gt.SpanningTree(x, validate_args=False),
-    "tree-ragged": lambda x: gt.SpanningTree(x, lengths=LENGTHS, validate_args=False),
-    "arborescence": lambda x: gt.Arborescence(x, validate_args=False),
-    "arborescence-ragged": lambda x: gt.Arborescence(x, lengths=LENGTHS, validate_args=False),
-    "binary": lambda x: gt.BinaryTree(x[..., 0, :], validate_args=False),
-}
-every_structure = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, in its compiler
+SIZES = ((3, 4), (5, 6), (2, 7))  # batch, n: torch takes a size for a variable once it has changed
 
 
-def logits(*batch):
-    return torch.randn(*batch, 4, 4, generator=seeded(1), dtype=torch.float64)
+@pytest.fixture(autouse=True)
+def _fresh():
+    """Torch gives up on a function that it has compiled too often: these are compiled anew for every structure."""
+    torch._dynamo.reset()
 
 
-def step(make, x):
-    """All that training asks of a structure."""
-    d = make(x)
-    trace = d.sample_trace((2,))
-    g = d.conditional(trace)
-    kept = torch.where(g.isneginf(), 0.0, g).flatten(1).sum()
-    loss = gt.estimators.TraceREINFORCE(2)(d, lambda value: value.to(x.dtype).flatten(2).square().sum(-1))
-    return d.trace_log_prob(trace).sum() + kept + loss.sum(), trace.value
-
-
+@every_device
 @every_structure
-def test_compiles_without_a_break(make):
-    x = logits(3).requires_grad_()
-    loss, value = torch.compile(lambda x: step(make, x), fullgraph=True, backend="aot_eager")(x)
-    loss.backward()
-    assert x.grad.isfinite().all()
-    assert x.grad.abs().sum() > 0
-    assert make(x.detach()).support.check(value).all()
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_compiles_without_a_break(make, device, dynamic):
+    compiled = torch.compile(lambda x: step(make, x), fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for batch, n in SIZES:
+        x = logits(batch, device=device, n=n).requires_grad_()
+        loss, value = compiled(x)
+        loss.backward()
+        assert x.grad.isfinite().all()
+        assert x.grad.abs().sum() > 0
+        assert make(x.detach()).support.check(value).all()
 
 
-def test_compiled_gradients_are_the_same():
-    d = gt.SpanningTree(logits(3))
-    trace = d.sample_trace((2,))
+@every_device
+@every_structure
+def test_compiled_log_probs_are_the_same(make, device):
+    """Of the distribution's own trace, of another's, of a part of one."""
+    x, other = logits(3, device=device), logits(4, device=device)[1:]
+    trace = make(other).sample_trace((2,))
 
-    def log_prob(x):
-        own = gt.SpanningTree(x, validate_args=False)
-        return own.trace_log_prob(Trace(own._layout, trace.choices, trace.links, own._seal))
+    def log_prob(x, choices, links):
+        theirs = Trace(make(x)._layout, choices, links)
+        return make(x).trace_log_prob(theirs).sum(0) + make(x).trace_log_prob(theirs[0])
 
     grads = []
     for f in (log_prob, torch.compile(log_prob, fullgraph=True, backend="aot_eager")):
-        x = logits(3).requires_grad_()
-        f(x).square().sum().backward()
-        grads.append(x.grad)
+        leaf = x.clone().requires_grad_()
+        f(leaf, trace.choices, trace.links).square().sum().backward()
+        grads.append(leaf.grad)
     torch.testing.assert_close(grads[0], grads[1])
 
 
-@every_structure
-def test_mapped_log_probs_are_those_of_a_loop(make):
-    """A dimension of vmap joins the batch: (5, 3) graphs as 5 mapped batches of 3, traces with 2 samples."""
-    x = logits(5, 3)
-    traces = [make(part).sample_trace((2,)) for part in x]
-    choices, links = (torch.stack([getattr(t, name) for t in traces]) for name in ("choices", "links"))
+@every_device
+@pytest.mark.parametrize("name", ["Subset", "Subset-by-item", "Permutation", "Permutation-matrix", "BinaryTree"])
+def test_compiled_log_probs_of_values(name, device):
+    k = torch.tensor([2, 0, 3], device=device) if "item" in name else 2
+    structure, more = name.split("-")[0], {"matrix": True} if "matrix" in name else {}
+    more |= {"k": k} if structure == "Subset" else {}
 
-    def log_prob(x, choices, links):
-        d = make(x)
-        return d.trace_log_prob(Trace(d._layout, choices, links, d._seal))
+    def make(x, **also):
+        return getattr(gt, structure)(x, **more, **also)
 
-    leaf = x.clone().requires_grad_()
-    mapped = torch.func.vmap(log_prob)(leaf, choices, links)
-    looped = torch.stack([make(part).trace_log_prob(trace) for part, trace in zip(x, traces, strict=True)])
-    torch.testing.assert_close(mapped, looped)
-    mapped.sum().backward()
-    other = x.clone().requires_grad_()
-    for part, trace in zip(other, traces, strict=True):
-        make(part).trace_log_prob(trace).sum().backward()
-    torch.testing.assert_close(leaf.grad, other.grad)
+    x = logits(3, device=device)[..., 0, :]
+    value = make(x).sample()
+    compiled = torch.compile(
+        lambda x, value: make(x, validate_args=False).log_prob(value), fullgraph=True, backend="aot_eager"
+    )
+    torch.testing.assert_close(compiled(x, value), make(x).log_prob(value))
 
 
-@every_structure
-def test_mapped_samples(make):
-    x = logits(3).expand(6, 3, 4, 4)
-    different = torch.func.vmap(lambda x: make(x).sample((2,)), randomness="different")(x)
-    same = torch.func.vmap(lambda x: make(x).sample((2,)), randomness="same")(x)
-    assert make(x[0]).support.check(different).all()
-    assert (different != different[:1]).any()
-    assert (same == same[:1]).all()
-    with pytest.raises(RuntimeError, match="random"):
-        torch.func.vmap(lambda x: make(x).sample())(x)
+@pytest.mark.slow
+@every_device
+def test_inductor_of_strided_logits(device):
+    """Inductor takes strides from what the operators say of their results, and checks them as it runs."""
+
+    def loss(w):
+        d = gt.Permutation(w.T, validate_args=False)  # rows that do not lie in one piece
+        trace = d.sample_trace()
+        return d.trace_log_prob(trace).sum() + finite(d.conditional(trace).sin()), trace.value
+
+    off = {"fx_graph_cache": False}  # an earlier run's graph would be taken as it is
+    with torch._inductor.config.patch(off), torch._functorch.config.patch(enable_autograd_cache=False):
+        compiled = torch.compile(loss, fullgraph=True)
+        for batch in (5, 3):
+            w = logits(device=device, n=6)[:, :batch].clone().requires_grad_()
+            result, order = compiled(w)
+            result.backward()
+            assert w.grad.isfinite().all()
+            assert (order.sort(-1).values == torch.arange(6, device=device)).all()
 
 
-@every_structure
-def test_torch_checks_the_operators(make):
-    d = make(logits(3).requires_grad_())
-    trace = d.sample_trace((2,))
-    head, rows, sizes, seed = ops.parts(d._layout.geometry), d._rows(), d._row_sizes(), torch.tensor([1, 2])
-    quiet = rows.detach()
-    winners, links = trace.rows()
-    _, totals = ops.log_prob(*head, quiet, winners, links)
-    g, _, z, _ = ops.conditional(*head, quiet, sizes, winners, links, seed)
-    alpha, h = -totals, torch.ones_like(totals)
-    calls = {
-        ops.check_logits: (quiet,),
-        ops.perturb: (rows, 6, seed),
-        ops.trace: (g, sizes),
-        ops.sample: (quiet, sizes, 6, seed),
-        ops.log_prob: (rows, winners, links),
-        ops.log_prob_grad: (quiet, winners, links, totals, h.sum(-1)),
-        ops.log_totals: (quiet.repeat(2, 1).requires_grad_(), winners, links),
-        ops.to_keys: (winners, links, alpha, quiet.repeat(2, 1), h),
-        ops.to_decisions: (winners, links, alpha, quiet.repeat(2, 1), torch.ones_like(g)),
-        ops.log_spread: (winners, links, z.requires_grad_()),
-        ops.conditional: (rows, sizes, winners, links, seed),
-        ops.conditional_grad: (quiet, winners, links, totals, z.detach(), g, torch.ones_like(g)),
+def calls(d):
+    """Arguments for every operator that a structure has."""
+
+    def rows(x, grad=False):  # that do not lie in one piece: results do, whatever the strides of what came in
+        return x.detach().T.contiguous().T.requires_grad_(grad)
+
+    head, x, sizes = ops.parts(d._layout.geometry), d._rows(), d._row_sizes()
+    seed = torch.tensor([1, 2], device=x.device)
+    winners, links = map(rows, d.sample_trace((2,)).rows())
+    _, kept = ops.log_prob(*head, x, winners, links)
+    g, totals, z, _ = ops.conditional(*head, x, sizes, winners, links, seed)
+    twice, h = x.repeat(2, 1), torch.ones_like(totals, dtype=x.dtype)  # (items, keys), (items, decisions)
+    alpha = -totals.to(x.dtype)
+    found = {
+        ops.check_logits: (rows(x),),
+        ops.perturb: (rows(x, True), 6, seed),
+        ops.trace: (rows(g), sizes),
+        ops.sample: (rows(x), sizes, 6, seed),
+        ops.indicator: (winners, x.dtype),
+        ops.log_prob: (rows(x, True), winners, links),
+        ops.log_prob_grad: (rows(x), winners, links, rows(kept), h.sum(-1)),
+        ops.log_totals: (rows(twice, True), winners, links),
+        ops.to_keys: (winners, links, rows(alpha, True), rows(twice, True), rows(h, True)),
+        ops.to_decisions: (winners, links, rows(alpha, True), rows(twice, True), rows(torch.ones_like(g), True)),
+        ops.log_spread: (winners, links, rows(z.to(x.dtype), True)),
+        ops.conditional: (rows(x, True), sizes, winners, links, seed),
+        ops.conditional_grad: (rows(x), winners, links, rows(totals), rows(z), rows(g), rows(torch.ones_like(g))),
     }
-    for operator, args in calls.items():
-        torch.library.opcheck(operator.registered, (*head, *args), test_utils=("test_schema", "test_faketensor"))
+    if d._layout.geometry.kind == ARBORESCENCE:
+        found[ops.arborescence_heads] = (winners, links)
+    return {operator: (*head, *args) for operator, args in found.items()}
 
 
-def test_expanded_and_transposed_logits():
+@every_device
+@every_structure
+def test_torch_checks_the_operators(make, device):
+    """Schemas, shapes and strides of fake results, autograd, AOT with variable sizes."""
+    for operator, args in calls(make(logits(3, device=device))).items():
+        torch.library.opcheck(operator.registered, args)
+
+
+@every_device
+def test_expanded_and_transposed_logits(device):
     """Kernels read rows in memory order: views are laid out first."""
-    x = logits().mT.expand(3, 4, 4)
+    x = logits(device=device).mT.expand(3, 4, 4)
     d, plain = gt.SpanningTree(x), gt.SpanningTree(x.contiguous())
     trace = plain.sample_trace()
     torch.testing.assert_close(d.trace_log_prob(trace), plain.trace_log_prob(trace))
+
+
+def test_kernels_run_on_the_device_of_their_tensors(monkeypatch):
+    """Triton launches on the current device, which may be another one; no second one is needed to see which is set."""
+    guarded, seen = [], []
+    geometry = ops.parts(gt.Permutation(torch.zeros(3))._layout.geometry)
+
+    class Guard:
+        def __init__(self, device):
+            self.device = device
+
+        def __enter__(self):
+            guarded.append(self.device.index)
+
+        def __exit__(self, *_):
+            guarded.append("out")
+
+    class Kernels:
+        @staticmethod
+        def check_logits(geometry, x):
+            seen.append((x.device.index, len(guarded)))
+
+    monkeypatch.setattr(ops, "_kernels", lambda device_type: Kernels)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", Guard)
+    for index in (0, 1):
+        ops.check_logits.run("cuda", *geometry, SimpleNamespace(device=torch.device(f"cuda:{index}")))
+    assert seen == [(0, 0), (1, 1)]
+    assert guarded == [1, "out"]

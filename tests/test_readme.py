@@ -1,8 +1,10 @@
-"""Every Python block of the README runs, in order, in one namespace."""
+"""Every Python block of the README runs, in order, in one namespace, and its tables are those of recorded runs."""
 
 import re
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+
+import pytest
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -19,8 +21,28 @@ def test_blocks_run(capsys):
     assert broken == 0
 
 
-def test_speed_table_is_that_of_the_recorded_run():
+@pytest.fixture
+def table():
     spec = spec_from_file_location("table", README.parent / "benchmarks" / "table.py")
-    table = module_from_spec(spec)
-    spec.loader.exec_module(table)
-    assert table.with_table(README.read_text()) == README.read_text()
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_tables_are_those_of_the_recorded_runs(table):
+    for mark, _, _ in table.TABLES:
+        assert len(re.findall(rf"<!-- {mark} -->\n.+?<!-- /{mark} -->", README.read_text(), re.DOTALL)) == 1
+    assert table.with_tables(README.read_text()) == README.read_text()
+
+
+def test_cuda_table_is_blank_where_nothing_was_measured(table):
+    facts = {"structure": "BinaryTree", "size": {"n": 5}, "batch": 4096, "logits_bytes": 100}
+    times = {"copy_ms": 0.0123, "ms": 123.4, "device_ms": 0.0456, "graph_ms": None, "peak_bytes": 250}
+    steps = ("sample_trace", "log_prob", "conditional", "t_step", "trace_reinforce")
+    records = [{**facts, **times, "step": step} for step in steps]
+    records[2]["device_ms"] = None
+    machine = {"device": "NVIDIA X1", "torch": "2.99.0+cu1", "date": "2030-01-02"}
+    text = table.cuda({"machine": machine, "records": records})
+    for word in ("NVIDIA X1", "torch 2.99.0", "2030-01-02", "a batch of 4,096"):
+        assert word in text
+    assert "| BinaryTree n=5 | 0.012 | 0.046 | 0.046 |  | 0.046 |  | 123 | 2.5 | 123 |  |" in text

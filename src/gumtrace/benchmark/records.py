@@ -20,7 +20,7 @@ class Record:
     """One step of one case. Times: one call on the whole batch; `copy_ms` is a copy of the logits (on CUDA, of the
     device alone).
 
-    `peak_bytes` is how far memory rises during the step (see `peak_bytes`), None where it cannot be measured.
+    `peak_bytes` is how far memory rises during the step (see `peak_bytes`). None: it cannot be measured.
     """
 
     structure: str
@@ -31,7 +31,7 @@ class Record:
     step: str
     ms: float  # median
     min_ms: float
-    copy_ms: float  # median
+    copy_ms: float | None  # median
     peak_bytes: int | None
     trace_bytes: int
     logits_bytes: int
@@ -39,9 +39,14 @@ class Record:
     graph_ms: float | None = None  # CUDA: a replay of t_step as a graph
 
     @property
-    def copies(self) -> float:
+    def own_ms(self) -> float | None:
+        """What the step takes, on CUDA of the device alone."""
+        return self.device_ms if torch.device(self.device).type == "cuda" else self.ms
+
+    @property
+    def copies(self) -> float | None:
         """The step in copies of the logits."""
-        return (self.device_ms or self.ms) / self.copy_ms
+        return None if self.own_ms is None or self.copy_ms is None else self.own_ms / self.copy_ms
 
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -59,7 +64,7 @@ def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
-        "bytes_per_second": bytes_per_second() if device.type == "cuda" else None,
+        "bytes_per_second": bytes_per_second(device) if device.type == "cuda" else None,
         "date": datetime.now(UTC).date().isoformat(),
     }
 

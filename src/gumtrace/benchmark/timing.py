@@ -52,7 +52,7 @@ def run_case(
     if not checked:
         check(instance)
     if device.type == "cuda":
-        with unchecked():
+        with torch.cuda.device(device), unchecked():  # kernels need not change the device then
             return _records(case, instance, device, dtype, repeat)
     return _records(case, instance, device, dtype, repeat)
 
@@ -69,7 +69,7 @@ def _records(case: Case, instance: Instance, device: torch.device, dtype: torch.
         "batch": len(logits),
         "device": str(device),
         "dtype": str(dtype).removeprefix("torch."),
-        "copy_ms": event_ms(calls["copy"]) if cuda else 1e3 * statistics.median(copy),
+        "copy_ms": event_ms(calls["copy"], device) if cuda else 1e3 * statistics.median(copy),
         "trace_bytes": trace_bytes(instance.make(logits).sample_trace()),
         "logits_bytes": logits.nbytes,
     }
@@ -79,8 +79,8 @@ def _records(case: Case, instance: Instance, device: torch.device, dtype: torch.
             ms=1e3 * statistics.median(seconds),
             min_ms=1e3 * min(seconds),
             peak_bytes=peak_bytes(calls[step], device),
-            device_ms=event_ms(calls[step]) if cuda else None,
-            graph_ms=graph_ms(calls[step]) if cuda and step == "t_step" else None,
+            device_ms=event_ms(calls[step], device) if cuda else None,
+            graph_ms=graph_ms(calls[step], device) if cuda and step == "t_step" else None,
             **common,
         )
         for step, seconds in times.items()

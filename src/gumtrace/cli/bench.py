@@ -11,7 +11,7 @@ from gumtrace import benchmark
 from gumtrace.benchmark import Case, CheckFailed, Record
 from gumtrace.benchmark.cases import BATCH, CUDA_BATCH, NO_CUDA_KERNEL
 from gumtrace.benchmark.timing import REPEAT
-from gumtrace.cli.arguments import positive
+from gumtrace.cli.arguments import device_problem, positive
 
 QUICK_REPEAT = 5
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0: done; 1: a correctness check failed and nothing was timed; 2: the device cannot be used."""
     dtype = getattr(torch, args.dtype)
-    if problem := _device_problem(args.device, dtype):
+    if problem := device_problem(args.device, dtype):
         print(f"gumtrace bench: {problem}", file=sys.stderr)
         return 2
     if args.json is not None:
@@ -79,16 +79,6 @@ def _structures(text: str) -> list[str]:
     return [known[name.lower()] for name in asked]
 
 
-def _device_problem(device: str, dtype: torch.dtype) -> str | None:
-    """Why it cannot be used, None if it can. `meta` and the like fail on the way back."""
-    try:
-        torch.ones(1, device=device, dtype=dtype).add(1).item()
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        reason = str(error).strip().splitlines()
-        return f"device {device!r} cannot be used with {dtype}: {reason[0] if reason else type(error).__name__}"
-    return None
-
-
 def _progress(cases: list[Case], what: str) -> Iterator[Case]:
     """A bar on stderr where that is a terminal and tqdm is installed."""
     try:
@@ -104,7 +94,7 @@ def _progress(cases: list[Case], what: str) -> Iterator[Case]:
 
 
 def _print_table(records: list[Record], machine: dict) -> None:
-    cuda = machine["bytes_per_second"] is not None
+    cuda = any(torch.device(record.device).type == "cuda" for record in records)
     head, rows = _cuda_table(records, machine["bytes_per_second"]) if cuda else _table(records)
     title = f"{machine['device']}, {machine['threads']} threads, {machine['cpu']}, torch {machine['torch']}"
     note = (
@@ -113,9 +103,9 @@ def _print_table(records: list[Record], machine: dict) -> None:
     )
     if cuda:
         note = (
-            "ms of device time for the whole batch, eager calls; graph: t_step as a CUDA graph; host: t_step with all "
-            "that Python takes; share: of the card's bandwidth, if a t_step read the logits three times and wrote them "
-            "once; peak: memory a t_step takes on top, in logits"
+            "ms of device time for the whole batch, eager calls, blank where the host cannot get ahead of the device; "
+            "graph: t_step as a CUDA graph; host: t_step with all that Python takes; share: of the card's bandwidth, "
+            "if a t_step read the logits three times and wrote them once; peak: memory a t_step takes on top, in logits"
         )
     try:
         from rich import box
@@ -168,21 +158,25 @@ def _by_case(records: list[Record]) -> Iterable[dict[str, Record]]:
     return by_case.values()
 
 
-def _cuda_table(records: list[Record], bandwidth: float) -> tuple[list[str], list[list[str]]]:
+def _cuda_table(records: list[Record], bandwidth: float | None) -> tuple[list[str], list[list[str]]]:
     shown = (*benchmark.STEPS, benchmark.RELAXED)
     head = ["case", "batch", "copy", *shown, "graph", "host", "copies", "share", "peak"]
     rows = []
     for by_step in _by_case(records):
         update = by_step["t_step"]
-        device_ms = update.device_ms or update.ms
-        share = 4 * update.logits_bytes / (1e-3 * device_ms * bandwidth)
-        times = [_ms(by_step[step].device_ms or by_step[step].ms) if step in by_step else "" for step in shown]
-        last = [_ms(update.graph_ms or 0.0), _ms(update.ms), _ms(update.copies), f"{share:.0%}"]
+        times = [_ms(by_step[step].own_ms) if step in by_step else "" for step in shown]
+        last = [_ms(update.graph_ms), _ms(update.ms), _ms(update.copies), _share(update, bandwidth)]
         peak = f"{(update.peak_bytes or 0) / update.logits_bytes:.2f}"
         name = Case(update.structure, update.size).name
         rows.append([name, str(update.batch), _ms(update.copy_ms), *times, *last, peak])
     return head, rows
 
 
-def _ms(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+def _share(update: Record, bandwidth: float | None) -> str:
+    if bandwidth is None or update.own_ms is None:
+        return ""
+    return f"{4 * update.logits_bytes / (1e-3 * update.own_ms * bandwidth):.0%}"
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,5 +1,8 @@
 """Noise to trace, and the formula on traces: compiled loops for the CPU, Triton for CUDA, one file a structure."""
 
+import os
+import shutil
+
 import torch
 
 
@@ -26,6 +29,11 @@ def _cuda() -> str:
         import triton
     except ImportError:
         return "numba on the cpu, tensors are copied there and back: triton is not installed"
+    if not _has_compiler():
+        return (
+            f"triton {triton.__version__}, which builds its launchers with a C compiler and finds none (CC, gcc or "
+            "clang): kernels fail unless they are in its cache already"
+        )
     from gumtrace.kernels.cuda.ops import RANGES
 
     ranges = "; ".join(f"{name} {reach}" for name, reach in RANGES.items())
@@ -33,3 +41,9 @@ def _cuda() -> str:
         f"triton {triton.__version__}: {ranges}. Larger items, graphs given by their edges and a user's recursion: "
         "numba on the cpu, tensors are copied there and back"
     )
+
+
+def _has_compiler() -> bool:
+    """Whether Triton finds one, where it looks."""
+    named = os.environ.get("CC")
+    return shutil.which(named) is not None if named else any(map(shutil.which, ("gcc", "clang")))

@@ -33,30 +33,31 @@ def rule(name: str, op: Callable) -> Callable:
     of_args, of_results = KINDS[name]
 
     def mapped(info, in_dims, geometry, edges, *args):
+        if in_dims[1] is not None:
+            raise NotImplementedError("gumtrace: vmap over the edges of graphs: all items of a batch share them")
         width, dims = info.batch_size, tuple(in_dims)[2:]
         args = [_leading(x, dim) for x, dim in zip(args, dims, strict=True)]
         on = [dim is not None for dim in dims]
-        if "seed" in of_args and not on[of_args.index("seed")]:  # randomness="same": one noise for all
-            each = [
-                op(
-                    geometry,
-                    edges,
-                    *(x[v] if there and x is not None else x for x, there in zip(args, on, strict=True)),
-                )
-                for v in range(width)
-            ]
-            if len(of_results) == 1:
-                return torch.stack(each), 0
-            return tuple(torch.stack(column) for column in zip(*each, strict=True)), (0,) * len(of_results)
-        batch = _batch(of_args, args, on)
-        joined = [_join(kind, x, there, width, batch) for kind, x, there in zip(of_args, args, on, strict=True)]
-        results = op(geometry, edges, *joined)
-        if len(of_results) == 1:
-            return _part(of_results[0], results, width, batch), 0
-        parted = (_part(kind, x, width, batch) for kind, x in zip(of_results, results, strict=True))
-        return tuple(parted), (0,) * len(of_results)
+        if width > 0 and "seed" in of_args and not on[of_args.index("seed")]:  # randomness="same": one noise for all
+            each = [op(geometry, edges, *_one(args, on, v)) for v in range(width)]
+            results = [torch.stack(column) for column in zip(*map(_tuple, each), strict=True)]
+        else:
+            batch = _batch(of_args, args, on)
+            sizes = width, _items(of_args, args, on) // max(batch, 1), batch
+            joined = [_join(kind, x, there, *sizes) for kind, x, there in zip(of_args, args, on, strict=True)]
+            parts = zip(of_results, _tuple(op(geometry, edges, *joined)), strict=True)
+            results = [_part(kind, x, *sizes) for kind, x in parts]
+        return (results[0], 0) if len(results) == 1 else (tuple(results), (0,) * len(results))
 
     return mapped
+
+
+def _tuple(results) -> tuple[Tensor, ...]:
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _one(args: list, on: list[bool], v: int) -> list:
+    return [x[v] if there and x is not None else x for x, there in zip(args, on, strict=True)]
 
 
 def _leading(x, dim: int | None):
@@ -72,11 +73,19 @@ def _batch(kinds: list[str], args: list, on: list[bool]) -> int:
     return 1
 
 
-def _join(kind: str, x, there: bool, width: int, batch: int):
+def _items(kinds: list[str], args: list, on: list[bool]) -> int:
+    """How many items an unmapped call has; 0 if it has rows only."""
+    for kind, x, there in zip(kinds, args, on, strict=True):
+        if kind in ("number", "items"):
+            return x if kind == "number" else x.shape[1 if there else 0]
+    return 0
+
+
+def _join(kind: str, x, there: bool, width: int, samples: int, batch: int):
     if kind == "number":
         return x * width
-    if kind == "seed":
-        return x[0]  # every item has a place of its own in the stream
+    if kind == "seed":  # every item has a place of its own in the stream, so one is enough; a width of 0 needs none
+        return x[0] if there and width > 0 else x.new_zeros(2)
     if kind == "dtype" or x is None or (kind == "sizes" and not there and len(x) == 1):
         return x
     if not there:
@@ -85,12 +94,10 @@ def _join(kind: str, x, there: bool, width: int, batch: int):
         return x.expand(width, batch).reshape(-1)
     if kind == "rows":
         return x.flatten(0, 1)
-    samples = x.shape[1] // max(batch, 1)
     return x.reshape(width, samples, batch, *x.shape[2:]).transpose(0, 1).flatten(0, 2)
 
 
-def _part(kind: str, x: Tensor, width: int, batch: int) -> Tensor:
+def _part(kind: str, x: Tensor, width: int, samples: int, batch: int) -> Tensor:
     if kind == "rows":
         return x.unflatten(0, (width, batch))
-    samples = x.shape[0] // max(width * batch, 1)
     return x.reshape(samples, width, batch, *x.shape[1:]).transpose(0, 1).flatten(1, 2)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 SUBSET, PERMUTATION, MATCHING, SPANNING_TREE, SPARSE_TREE, ARBORESCENCE, BINARY_TREE, EXPLICIT = range(8)
 OK, STUCK, NOT_A_NUMBER, SOME_IDLE = range(4)  # what the status of an item says
 ATTEMPTS = 16  # draws of an arborescence's G | T before the last one is kept as it is; rounding breaks one in 10^5
+DEVICE_ATTEMPTS = 5  # the same on a GPU, where each one is three launches for the whole batch, needed or not
 
 
 class Geometry(NamedTuple):

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from gumtrace.kernels.batching import rule
 from gumtrace.kernels.kinds import Geometry
@@ -39,10 +40,17 @@ SCHEMAS = {
     "conditional": f"Tensor logits, Tensor? sizes, {TRACE}, Tensor seed) -> (Tensor, Tensor, Tensor, Tensor)",
     "conditional_grad": f"Tensor logits, {TRACE}, Tensor totals, Tensor z, Tensor g, Tensor grad) -> Tensor",
 }
+NO_TANGENTS = (
+    "gumtrace has no forward-mode derivatives (torch.func.jvp, jacfwd, hessian, dual tensors); reverse mode works: "
+    "backward, torch.func.grad, vjp, jacrev, and jacrev(jacrev(f)) for a Hessian"
+)
 
 
 def new_seed(device: torch.device, generator: torch.Generator | None) -> Tensor:
-    """From the generator, or the device's own; drawn on the device, so that nothing waits for it."""
+    """From the generator, or the device's own; drawn on the device, so that nothing waits for it.
+
+    A generator of the CPU beside logits on another device makes the host wait: what it draws is copied there.
+    """
     source = generator.device if generator is not None else device
     if source.type not in ("cpu", "cuda"):  # their integers are not all 64 bits wide
         source = torch.device("cpu")
@@ -69,9 +77,9 @@ def _kernels(device_type: str):
 class Operator:
     """One kernel for every device.
 
-    Called on plain tensors it runs at once. Where torch is looking on (torch.compile, vmap, fake tensors) the call goes
-    through the operator that is registered with torch under its name: the same kernels and derivatives, for the price
-    of a dispatch in Python.
+    Called on plain tensors it runs at once. Where torch is looking on (torch.compile, fake tensors) the call goes
+    through the operator that is registered with torch under its name, and under torch.func through a function that
+    its transforms understand: the same kernels and derivatives, for the price of a dispatch in Python.
     """
 
     def __init__(self, name: str):
@@ -82,6 +90,7 @@ class Operator:
         self.registered.register_kernel("cuda")(lambda *args: self.run("cuda", *args))
         self.registered.register_fake(FAKES[name])
         self.registered.register_vmap(rule(name, self.registered))
+        self.mapped = rule(name, self)
         self.derivative: tuple[Callable, Callable] | None = None
 
     def register_autograd(self, backward: Callable, *, setup_context: Callable) -> None:
@@ -91,12 +100,24 @@ class Operator:
 
     def run(self, device_type: str, geometry, edges, *args):
         args = [x.contiguous() if torch.is_tensor(x) else x for x in args]
-        return getattr(_kernels(device_type), self.name)(Geometry(*geometry)._replace(edges=edges), *args)
+        kernel = getattr(_kernels(device_type), self.name)
+        geometry = Geometry(*geometry)._replace(edges=edges)
+        device = args[0].device
+        if device_type == "cuda" and device.index != torch.cuda.current_device():
+            with torch.cuda.device(device):  # Triton launches on the current one; the guard is not free
+                return kernel(geometry, *args)
+        return kernel(geometry, *args)
 
     def __call__(self, geometry, edges, *args):
         tensors = [x for x in args if torch.is_tensor(x)]
-        if watched(tensors):
+        if _traced(tensors):
+            if forward_ad._current_level >= 0:
+                raise NotImplementedError(NO_TANGENTS)
             return self.registered(geometry, edges, *args)
+        if torch._C._are_functorch_transforms_active():
+            return _Transformable.apply(self, geometry, edges, *args)
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(tensors)
         if self.derivative and torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
             return _Differentiable.apply(self, geometry, edges, *args)
         return self.run(_device_type(tensors), geometry, edges, *args)
@@ -107,10 +128,7 @@ class _Differentiable(torch.autograd.Function):
     def forward(ctx, operator: Operator, geometry, edges, *args):
         tensors = [x for x in args if torch.is_tensor(x)]
         results = operator.run(_device_type(tensors), geometry, edges, *args)
-        ctx.operator = operator
-        operator.derivative[0](ctx, (geometry, edges, *args), results)  # type: ignore[index]
-        if isinstance(results, tuple):
-            ctx.mark_non_differentiable(*results[1:])
+        _keep(ctx, (operator, geometry, edges, *args), results)
         return results
 
     @staticmethod
@@ -118,11 +136,49 @@ class _Differentiable(torch.autograd.Function):
         return None, *ctx.operator.derivative[1](ctx, *grads)
 
 
+class _Transformable(_Differentiable):
+    """The same as torch.func wants it: grad, jacrev, vmap, and any of them within any other."""
+
+    @staticmethod
+    def forward(operator: Operator, geometry, edges, *args):  # type: ignore[override]
+        return operator(geometry, edges, *args)  # all transforms are peeled off by now
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _keep(ctx, inputs, output)
+
+    @staticmethod
+    def vmap(info, in_dims, operator: Operator, *args):  # type: ignore[override]
+        return operator.mapped(info, in_dims[1:], *args)
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise NotImplementedError(NO_TANGENTS)
+
+
+def _keep(ctx, inputs, results) -> None:
+    """What the backward of an operator needs; only the first result has one."""
+    ctx.operator = operator = inputs[0]
+    if operator.derivative is None:
+        ctx.mark_non_differentiable(*(results if isinstance(results, tuple) else (results,)))
+        return
+    operator.derivative[0](ctx, inputs[1:], results)
+    if isinstance(results, tuple):
+        ctx.mark_non_differentiable(*results[1:])
+
+
+def _refuse_tangents(tensors: list[Tensor]) -> None:
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors if x.is_floating_point()):
+        raise NotImplementedError(NO_TANGENTS)
+
+
 def watched(tensors: list[Tensor]) -> bool:
     """Whether torch is tracing or mapping: values cannot be looked at then."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return True
-    return any(type(x) not in (Tensor, torch.nn.Parameter) for x in tensors)
+    return _traced(tensors) or torch._C._are_functorch_transforms_active()
+
+
+def _traced(tensors: list[Tensor]) -> bool:
+    return torch.compiler.is_compiling() or any(type(x) not in (Tensor, torch.nn.Parameter) for x in tensors)
 
 
 def _device_type(tensors: list[Tensor]) -> str:
@@ -146,13 +202,13 @@ def _fake_conditional(geometry, edges, logits, sizes, winners, links, seed):
     return logits.new_empty(items, g.keys), totals, z, logits.new_empty(items, dtype=torch.bool)
 
 
-def _served(geometry, dtype: torch.dtype) -> bool:
-    return hasattr(_kernels("cuda"), "served") and _kernels("cuda").served(Geometry(*geometry), dtype)
+def _served(geometry) -> bool:
+    return hasattr(_kernels("cuda"), "served") and _kernels("cuda").served(Geometry(*geometry))
 
 
 def _fake_log_prob(geometry, edges, logits, winners, links):
     items, decisions = winners.shape[0], geometry[2]
-    kept = logits.dtype if logits.is_cuda and _served(geometry, logits.dtype) else torch.float64
+    kept = logits.dtype if logits.is_cuda and _served(geometry) else torch.float64
     return logits.new_empty(items), logits.new_empty(items, decisions, dtype=kept)
 
 
@@ -164,13 +220,13 @@ FAKES = {
     "arborescence_heads": lambda geometry, edges, winners, links: winners.new_empty(winners.shape[0], geometry[5]),
     "indicator": lambda geometry, edges, winners, dtype: winners.new_empty(winners.shape[0], geometry[1], dtype=dtype),
     "log_prob": _fake_log_prob,
-    "log_prob_grad": lambda geometry, edges, x, winners, links, totals, grad: torch.empty_like(x),
+    "log_prob_grad": lambda geometry, edges, x, winners, links, totals, grad: x.new_empty(x.shape),
     "log_totals": lambda geometry, edges, x, winners, links: x.new_empty(winners.shape[0], geometry[2]),
-    "to_keys": lambda geometry, edges, winners, links, alpha, beta, h: torch.empty_like(beta),
-    "to_decisions": lambda geometry, edges, winners, links, alpha, beta, h: torch.empty_like(alpha),
+    "to_keys": lambda geometry, edges, winners, links, alpha, beta, h: beta.new_empty(beta.shape),
+    "to_decisions": lambda geometry, edges, winners, links, alpha, beta, h: alpha.new_empty(alpha.shape),
     "log_spread": lambda geometry, edges, winners, links, z: z.new_empty(z.shape[0], geometry[1]),
     "conditional": _fake_conditional,
-    "conditional_grad": lambda geometry, edges, x, *rest: torch.empty_like(x),
+    "conditional_grad": lambda geometry, edges, x, *rest: x.new_empty(x.shape),
 }
 
 

@@ -25,7 +25,7 @@ class Structure(Distribution):
             anything.
         validate_args: check logits and masks now, results, values and traces later, as torch.distributions does. Checks
             wait for the device: on a GPU nothing does without them, and what would have been an error is an incomplete
-            trace.
+            trace or a log-probability of nothing. torch.compile and torch.func need it off: they cannot look at values.
     """
 
     has_rsample = False
@@ -63,7 +63,7 @@ class Structure(Distribution):
 
     def _longest(self, key_shape: torch.Size) -> int:
         """The greatest length an item can have."""
-        return min(key_shape, default=0)
+        return min(key_shape) if len(key_shape) > 0 else 0  # `default=` is not traced by torch.compile
 
     def _lay_out(self, key_shape: torch.Size) -> tuple[Layout, Tensor | None]:
         """The layout of traces, and the size of each item that its kernel needs (k, or a number of nodes), (*B,); None
@@ -257,7 +257,7 @@ class Structure(Distribution):
         for i, (winner, link) in enumerate(runs):
             winners[i, : len(winner)] = torch.tensor(winner, dtype=torch.int32)
             links[i, : len(link)] = torch.tensor(link, dtype=torch.int32)
-        return Trace(self._layout, winners.to(device), links.to(device))
+        return Trace(self._layout, winners.to(device), links.to(device), self._seal)
 
     # Validation ------------------------------------------------------------------------------------
 
@@ -307,8 +307,9 @@ class Structure(Distribution):
         checks.ends_in(name, "a trace", trace.shape, self.batch_shape)
         if trace.seal is self._seal:
             return  # our own, as we made it
-        checks.same_layout(name, self._layout, trace.layout)
-        checks.trace_contents(name, trace)
+        checks.same_layout(name, self._layout, trace, self._looks)
+        if self._looks:
+            checks.trace_contents(name, trace)
         expected = self._decision_counts() if self._validate_args else None
         if expected is not None:
             wrong = (self._count_decisions(trace) != expected).flatten().nonzero()

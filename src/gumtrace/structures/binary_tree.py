@@ -44,7 +44,7 @@ class BinaryTree(Structure):
         """log P(X), the log-probability of the one trace that gives X."""
         self._check_value(value)
         links = value.int()
-        return self.trace_log_prob(Trace(self._layout, links[..., :0], links))
+        return self.trace_log_prob(Trace(self._layout, links[..., :0], links, self._seal))
 
     def _decision_counts(self) -> Tensor:
         return self.racing.sum(-1)

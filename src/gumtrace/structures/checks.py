@@ -22,7 +22,7 @@ def mask(name: str, given, logits: Tensor) -> Tensor | None:
         return None
     if not torch.is_tensor(given) or given.dtype != torch.bool:
         raise TypeError(f"{name}: mask must be a bool tensor, got {_kind_of(given)}")
-    if not _broadcasts(given.shape, logits.shape):
+    if not broadcasts(given.shape, logits.shape):
         raise ValueError(f"{name}: mask {tuple(given.shape)} does not fit logits {tuple(logits.shape)}")
     return given
 
@@ -33,7 +33,7 @@ def lengths(name: str, given, logits: Tensor, batch_shape: torch.Size, longest: 
     given = torch.as_tensor(given, device=logits.device)
     if given.is_floating_point() or given.dtype == torch.bool:
         raise TypeError(f"{name}: lengths must be integers, got {given.dtype}")
-    if not _broadcasts(given.shape, batch_shape):
+    if not broadcasts(given.shape, batch_shape):
         raise ValueError(f"{name}: lengths {tuple(given.shape)} do not fit batch shape {tuple(batch_shape)}")
     given = given.expand(batch_shape)
     if not look:
@@ -58,24 +58,27 @@ def ends_in(name: str, what: str, shape: torch.Size, end: torch.Size) -> None:
         raise ValueError(f"{name}: {what} of shape {tuple(shape)} does not end in {tuple(end)}")
 
 
-def same_layout(name: str, ours: Layout, theirs: Layout) -> None:
-    """A kernel trusts the traces it is given, so they must come from a distribution like this one."""
+def same_layout(name: str, ours: Layout, trace: Trace, look: bool) -> None:
+    """A kernel trusts the sizes of the traces it is given, so they must come from a distribution like this one."""
+    theirs = trace.layout
     a, b = ours.geometry, theirs.geometry
     fields = ["kind", "keys", "n", "m", "extra"]
     if a.kind != EXPLICIT:  # a user's recursion has no fixed number of decisions
         fields.append("decisions")
     same = all(getattr(a, field) == getattr(b, field) for field in fields)
-    if not same or not (a.edges is b.edges or torch.equal(a.edges, b.edges)):
+    if not same or (look and a.edges is not b.edges and not torch.equal(a.edges, b.edges)):
         raise ValueError(f"{name}: the trace belongs to another structure, size or graph")
     if type(ours.algorithm) is not type(theirs.algorithm):
         raise ValueError(f"{name}: the trace belongs to another algorithm, {type(theirs.algorithm).__name__}")
+    slots = trace.choices.shape[-1], trace.links.shape[-1]
+    if slots != (b.winner_slots, b.link_slots) or trace.choices.shape[:-1] != trace.links.shape[:-1]:
+        raise ValueError(f"{name}: the trace has {slots} slots for choices and links, not as its layout says")
 
 
 def trace_contents(name: str, trace: Trace) -> None:
     """That its integers are keys, decisions and groups: a trace is a public object, and anyone may write into it."""
     g = trace.layout.geometry
-    shapes = (trace.choices.shape[-1], trace.links.shape[-1]) == (g.winner_slots, g.link_slots)
-    right = shapes and trace.choices.shape[:-1] == trace.links.shape[:-1] and _within(trace.choices, -1, g.keys)
+    right = _within(trace.choices, -1, g.keys)
     if g.kind == ARBORESCENCE and right:  # cycles come after the nodes and after their members
         slots = torch.arange(g.link_slots, device=trace.device).clamp(min=g.n - 1)
         right = _within(trace.links, -1, g.link_slots) and bool(((trace.links == -1) | (trace.links > slots)).all())
@@ -109,5 +112,5 @@ def _kind_of(x) -> str:
     return f"a {x.dtype} tensor" if torch.is_tensor(x) else type(x).__name__
 
 
-def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
+def broadcasts(shape: torch.Size, to: torch.Size) -> bool:
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))

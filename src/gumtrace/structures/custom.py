@@ -165,6 +165,7 @@ class Custom(Structure):
             layout,
             torch.from_numpy(winners).reshape(*shape, decisions).to(device),
             torch.from_numpy(links).reshape(*shape, links.shape[1]).to(device),
+            self._seal,
         )
 
 

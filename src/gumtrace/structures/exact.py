@@ -20,8 +20,9 @@ MAX_CHOSEN = 20  # 2^20 sets: about 1.2 GB and 3 s an item; each key less halves
 CHUNK = 2**22  # terms of the quadrature held at once: 32 MB for each intermediate
 
 
-def subset_log_prob(logits: Tensor, chosen: Tensor) -> Tensor:
-    """log of the probability that the chosen keys, bool (*B, d), come before all others; logits (*B, d).
+def subset_log_prob(logits: Tensor, chosen: Tensor, most: int) -> Tensor:
+    """log of the probability that the chosen keys, bool (*B, d), come before all others; logits (*B, d). Items with
+    more than `most` chosen keys get some number.
 
     With Λ the total rate of the others, the first of which comes at t ~ Exp(Λ), and with τ = log t + log Λ,
 
@@ -33,8 +34,8 @@ def subset_log_prob(logits: Tensor, chosen: Tensor) -> Tensor:
     x, racing = _precise(logits)
     log_rest = torch.where(chosen, FLOOR, x).logsumexp(-1, keepdim=True)  # (*B, 1)
     k = chosen.sum(-1, keepdim=True, dtype=x.dtype)  # (*B, 1)
-    is_chosen, keys = chosen.byte().topk(int(k.max()) if k.numel() else 0)  # d may be far above k
-    log_ratio = x.gather(-1, keys) - log_rest  # (*B, max k)
+    is_chosen, keys = chosen.byte().topk(most)  # d may be far above k
+    log_ratio = x.gather(-1, keys) - log_rest  # (*B, most)
     log_ratio = log_ratio.masked_fill(is_chosen == 0, -FLOOR)  # padding comes at once: adds log 1
     tau, log_step = _quadrature_grid(log_ratio.detach(), k, logits.dtype)  # (*B, points), (*B,)
     chunks = tau.split(max(1, CHUNK // max(1, log_ratio.numel())), -1)

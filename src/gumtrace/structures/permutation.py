@@ -60,7 +60,7 @@ class Permutation(Structure):
         position = torch.where(racing, racing.cumsum(-1) - 1, racing.shape[-1] - 1 - (~racing).cumsum(-1) + 1)
         winners = torch.empty_like(order).scatter(-1, position, order)  # the racing ones first
         winners = torch.where(torch.arange(order.shape[-1], device=order.device) < count, winners, -1).int()
-        return self.trace_log_prob(Trace(self._layout, winners, winners[..., :0]))
+        return self.trace_log_prob(Trace(self._layout, winners, winners[..., :0], self._seal))
 
     def _decision_counts(self) -> Tensor:
         return self.racing.sum(-1)

@@ -22,6 +22,8 @@ class Subset(Structure):
     Args:
         logits: (*B, d).
         k: how many, an int or integers (*B,).
+        most: a bound on k where k is a tensor: traces have so many slots. By default the largest k, or d where that
+            cannot be looked up: on a GPU without checks, in torch.compile and vmap.
 
     The value is 0/1, (*B, d). A sample costs O(d log k), its log-probability O(d).
 
@@ -35,11 +37,21 @@ class Subset(Structure):
 
     _per_item = ("_sizes", "_lengths", "k")
 
-    def __init__(self, logits: Tensor, k: int | Tensor, *, mask=None, lengths=None, validate_args: bool | None = None):
-        k = torch.as_tensor(k, device=logits.device if torch.is_tensor(k) and torch.is_tensor(logits) else None)
-        if k.is_floating_point() or k.dtype == torch.bool:
-            raise TypeError(f"Subset: k must be an int or an integer tensor, got {k.dtype}")
-        self.k = k
+    def __init__(
+        self,
+        logits: Tensor,
+        k: int | Tensor,
+        *,
+        most: int | None = None,
+        mask=None,
+        lengths=None,
+        validate_args: bool | None = None,
+    ):
+        self.k = torch.as_tensor(k, device=logits.device if torch.is_tensor(k) and torch.is_tensor(logits) else None)
+        if self.k.is_floating_point() or self.k.dtype == torch.bool:
+            raise TypeError(f"Subset: k must be an int or an integer tensor, got {self.k.dtype}")
+        self._number = int(k) if isinstance(k, int) else None  # known without looking at a tensor
+        self._most = None if most is None else checks.integer("Subset", "most", most)
         super().__init__(logits, 1, mask, lengths, validate_args)
 
     @property
@@ -48,21 +60,34 @@ class Subset(Structure):
 
     def _lay_out(self, key_shape):
         (d,) = key_shape
+        if not checks.broadcasts(self.k.shape, self.batch_shape):
+            raise ValueError(
+                f"Subset: k of shape {tuple(self.k.shape)} does not fit batch shape {tuple(self.batch_shape)}"
+            )
         if self.k.dim() > 0:
-            try:
-                self.k = self.k.expand(self.batch_shape)
-            except RuntimeError:
-                raise ValueError(
-                    f"Subset: k of shape {tuple(self.k.shape)} does not fit batch shape {tuple(self.batch_shape)}"
-                ) from None
-        bad = ((self.k < 0) | (self.k > d)).flatten().nonzero()
-        if len(bad) > 0:
-            where = checks.item_name(int(bad[0]), self.k.shape)
-            k = int(self.k.flatten()[bad[0]])
-            raise ValueError(f"Subset: {where} has k = {k}, which is not between 0 and the number of keys {d}")
-        high = int(self.k.max()) if self.k.numel() else 0
+            self.k = self.k.expand(self.batch_shape)
+        high = self._highest(d)
         geometry = Geometry(SUBSET, d, high, high, 0, high)
-        return Layout(geometry, key_shape, self.logits.dtype, indicator), self.k if self.k.dim() > 0 else None
+        return Layout(geometry, key_shape, self.logits.dtype, indicator), None if self._number is not None else self.k
+
+    def _highest(self, d: int) -> int:
+        """How many decisions a trace has room for, after a look at k where that is allowed."""
+        if self._number is not None:
+            if not 0 <= self._number <= d:
+                raise ValueError(_out_of_range("the item", self._number, d))
+            return self._number
+        bound = d if self._most is None else max(0, min(self._most, d))
+        if not self._looks:
+            self.k = self.k.clamp(0, bound)  # kernels trust it
+            return bound
+        bad = ((self.k < 0) | (self.k > bound)).flatten().nonzero()
+        if len(bad) > 0:
+            raise ValueError(
+                _out_of_range(checks.item_name(int(bad[0]), self.k.shape), int(self.k.flatten()[bad[0]]), bound)
+            )
+        if self._most is not None:
+            return bound
+        return int(self.k.max()) if self.k.numel() else 0
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(S), by quadrature over the time at which the last chosen key came in: exact to the precision of the
@@ -70,7 +95,7 @@ class Subset(Structure):
         self._check_value(value)
         x, chosen = torch.broadcast_tensors(self._x, value > 0.5)
         possible = ~(chosen & x.isneginf()).any(-1) & (chosen.sum(-1) == self.k)
-        log_prob = subset_log_prob(x, chosen & ~x.isneginf())
+        log_prob = subset_log_prob(x, chosen & ~x.isneginf(), self._layout.geometry.n)
         return torch.where(possible, log_prob, -torch.inf)
 
     def _decision_counts(self) -> Tensor:
@@ -86,3 +111,7 @@ class Subset(Structure):
 
     def _stuck(self) -> str:
         return "has fewer than k keys that race"
+
+
+def _out_of_range(where: str, k: int, bound: int) -> str:
+    return f"Subset: {where} has k = {k}, which is not between 0 and {bound}, the number of keys (or `most`)"

@@ -152,6 +152,12 @@ def _contract(g, n, nodes, weight, target, minimum, wide, cycle, slot, top, link
 
 
 @jit
+def _around(links, n, s):
+    """The cycle that a supernode became part of, -1 for none. It has a later number: nothing else is believed."""
+    return links[s] if max(s + 1, n) <= links[s] < links.size else -1
+
+
+@jit
 def incidence_arborescence(winners, links, n, root, keys, offsets, parent, decision):
     """For each node v a run of groups, one for each supernode around it from the inside out: the edges into v that
     start outside that supernode and inside the next. An edge races in its own group's decision and in those of the
@@ -166,8 +172,9 @@ def incidence_arborescence(winners, links, n, root, keys, offsets, parent, decis
     for v in range(nodes):
         size[v] = 1
     for s in range(slots):
-        if links[s] >= 0:
-            size[links[s]] += size[s]
+        outer = _around(links, n, s)
+        if outer >= 0:
+            size[outer] += size[s]
     begin = np.empty(slots, np.int32)  # nodes in an order in which every supernode is an interval
     cursor = np.empty(slots, np.int32)
     node_at = np.empty(nodes, np.int32)
@@ -175,9 +182,10 @@ def incidence_arborescence(winners, links, n, root, keys, offsets, parent, decis
     for s in range(slots - 1, -1, -1):
         if size[s] == 0:
             continue
-        if links[s] >= 0:
-            begin[s] = cursor[links[s]]
-            cursor[links[s]] += size[s]
+        outer = _around(links, n, s)
+        if outer >= 0:
+            begin[s] = cursor[outer]
+            cursor[outer] += size[s]
         else:
             begin[s] = free
             free += size[s]
@@ -192,7 +200,7 @@ def incidence_arborescence(winners, links, n, root, keys, offsets, parent, decis
         inner = v
         first = True
         while inner >= 0:
-            outer = links[inner]
+            outer = _around(links, n, inner)
             low = begin[outer] if outer >= 0 else 0
             high = begin[outer] + size[outer] if outer >= 0 else nodes
             offsets[groups] = position
@@ -219,11 +227,13 @@ def heads(winners, links, n, head):
     From the outside in: the edge that enters a cycle replaces the winner of the member it enters.
     """
     edge = winners.copy()
+    for s in range(winners.size):
+        edge[s] = edge[s] if edge[s] < n * n else -1
     for s in range(winners.size - 1, n - 1, -1):
-        if winners[s] >= 0:
+        if edge[s] >= 0:
             inner = edge[s] % n
             while inner >= 0 and links[inner] != s:
-                inner = links[inner]
+                inner = _around(links, n, inner)
             if inner >= 0:
                 edge[inner] = edge[s]
     for v in range(n):

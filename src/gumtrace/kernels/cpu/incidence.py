@@ -85,8 +85,8 @@ def _incidence_explicit(count, links, keys, offsets, parent, decision):
 def winner_of(geometry, winners, links, b):
     """The key that won decision b, -1 if there was no such decision."""
     if geometry.kind == BINARY_TREE:
-        return b if links[b] >= -1 else -1
-    return winners[b]
+        return b if -1 <= links[b] < geometry.n else -1
+    return winners[b] if winners[b] < geometry.keys else -1
 
 
 class Workspace(NamedTuple):

@@ -59,7 +59,7 @@ def incidence_matching(winners, n, m, keys, offsets):
     col_free = np.ones(m, np.bool_)
     position = 0
     steps = 0
-    while steps < winners.size and winners[steps] >= 0:
+    while steps < winners.size and 0 <= winners[steps] < n * m:  # a trace may come from anywhere
         offsets[steps] = position
         row, col = winners[steps] // m, winners[steps] % m
         steps += 1

@@ -17,6 +17,7 @@ from gumtrace.kernels.cpu.vectors import integer_row, log_exponential_row
 
 SUBSET, PERMUTATION, MATCHING = kinds.SUBSET, kinds.PERMUTATION, kinds.MATCHING
 SPANNING_TREE, SPARSE_TREE, ARBORESCENCE = kinds.SPANNING_TREE, kinds.SPARSE_TREE, kinds.ARBORESCENCE
+BINARY_TREE = kinds.BINARY_TREE
 OK, STUCK, NOT_A_NUMBER, SOME_IDLE = kinds.OK, kinds.STUCK, kinds.NOT_A_NUMBER, kinds.SOME_IDLE
 
 
@@ -87,8 +88,11 @@ def _perturb_triangle(n, logits, seed, base, g, spare, scratch):
 
 @jit
 def trace_row(geometry, g, size, winners, links):
+    """Writes every winner and link: where there is no trace, that there are none. Kernels index memory by them."""
     kind = geometry.kind
     if check_row(geometry, g) == NOT_A_NUMBER:
+        winners[:] = -1
+        links[:] = -2 if kind == BINARY_TREE else -1
         return NOT_A_NUMBER
     if kind == SUBSET:
         done = trace_subset(g, size, winners)
@@ -145,7 +149,7 @@ def indicator(start, stop, geometry, winners, out):
     for i in range(start, stop):
         out[i, :] = 0
         for k in winners[i]:
-            if k >= 0:
+            if 0 <= k < geometry.keys:
                 out[i, k] = 1
                 if geometry.kind == SPANNING_TREE:
                     out[i, k % n * n + k // n] = 1

@@ -96,7 +96,7 @@ def incidence_dense(winners, n, components, keys, offsets):
     In the order of leaves every part is an interval when it merges, so the pairs of a merge are a rectangle.
     """
     steps = 0
-    while steps < winners.size and winners[steps] >= 0:
+    while steps < winners.size and 0 <= winners[steps] < n * n:  # a trace may come from anywhere
         steps += 1
     begin, middle, end = np.empty(steps, np.int32), np.empty(steps, np.int32), np.empty(steps, np.int32)
     part, order = _leaf_order(winners[:steps], n, begin, middle, end)
@@ -195,7 +195,7 @@ def incidence_sparse(winners, edges, nodes, keys, offsets):
     time = np.full(nodes, never, np.int32)
     size = np.ones(nodes, np.int32)
     steps = 0
-    while steps < winners.size and winners[steps] >= 0:
+    while steps < winners.size and 0 <= winners[steps] < edges.shape[1]:  # a trace may come from anywhere
         u, v = edges[0, winners[steps]], edges[1, winners[steps]]
         while above[u] != u:
             u = above[u]
@@ -233,8 +233,9 @@ def incidence_sparse(winners, edges, nodes, keys, offsets):
     offsets[steps + 1] = position
     cursor = offsets[: steps + 1].copy()
     for b in range(steps):
-        keys[cursor[b]] = winners[b]
-        cursor[b] += 1
+        if joined[winners[b]] == b:  # else no run gives such a trace, and it must not write out of bounds
+            keys[cursor[b]] = winners[b]
+            cursor[b] += 1
     for key in range(total):
         b = joined[key]
         if b >= 0 and (steps == 0 or winners[b] != key):

@@ -35,7 +35,7 @@ def trace_permutation(g, winners):
 def incidence_subset(winners, keys, offsets, size):
     """Lists the groups; keys that race in no decision (k = 0) come after the last one. Returns the number of groups."""
     steps = 0
-    while steps < winners.size and winners[steps] >= 0:
+    while steps < winners.size and 0 <= winners[steps] < size:  # a trace may come from anywhere
         steps += 1
     chosen = np.zeros(size, np.bool_)
     for b in range(steps):

@@ -1,5 +1,5 @@
 """Arborescences: what a trace sums to and hands out, and G | T drawn until it gives the trace back. How a trace and its
-tree are found is in arborescence_trace.py.
+tree are found is in arborescence_trace.py and arborescence_heads.py.
 
 Decisions are supernodes, members before the cycle that holds them. Key (u, v) raced in those that hold v and not u.
 So a supernode has a row of numbers, one for each source outside: `up` adds the members' rows and drops the sources that
@@ -11,27 +11,30 @@ import torch
 import triton
 import triton.language as tl
 
-from gumtrace.kernels.cuda import arborescence_trace
-from gumtrace.kernels.cuda.arborescence_trace import NOWHERE, heads, layout, wanted  # noqa: F401 (heads is for ops)
+from gumtrace.kernels.cuda.arborescence_heads import around
+from gumtrace.kernels.cuda.arborescence_heads import heads as heads  # of this structure's functions,
+from gumtrace.kernels.cuda.arborescence_trace import NOWHERE, layout, wanted
+from gumtrace.kernels.cuda.arborescence_trace import trace as trace  # and this
 from gumtrace.kernels.cuda.formula import (
     CONDITIONAL,
     EXACT,
     GRAD,
     LOG_PROB,
     SHARE,
-    SPREAD,
     decision_term,
     finish_decisions,
     finish_keys,
     key_term,
+    known,
+    store_idle,
     winner_code,
 )
 from gumtrace.kernels.cuda.noise import MINIMA, log_exponential
 from gumtrace.kernels.cuda.order import code
 from gumtrace.kernels.cuda.wide import NOTHING, add, total
+from gumtrace.kernels.kinds import DEVICE_ATTEMPTS
 
 LARGEST = 512  # most nodes
-ROUNDS = 4  # draws of G | T after the first, for items that lost their trace to rounding: about one in 10^5
 
 
 @triton.jit(do_not_specialize=["rows", "stream", "items", "n", "slots", "root"])
@@ -66,7 +69,7 @@ def _up(
     for i in range(tl.program_id(0), items, tl.num_programs(0)):
         item = tl.full((), 0, tl.int64) + i
         own, own_links = winners + item * slots, links + item * slots
-        winner = tl.load(own + u, mask=u < n, other=-1)
+        winner = known(tl.load(own + u, mask=u < n, other=-1), keys)
         nodes = tl.max(tl.where(winner >= 0, u, root), 0) + 1  # padding has no winner
         v, e = tl.zeros([N], dtype), tl.full([N], NOTHING, tl.int32)
         for start in range(0, n, ROWS):
@@ -78,11 +81,11 @@ def _up(
         log_probs = finish_decisions(
             v, e, beta, rows, alpha, out, z, seed, stream, item, keys, slots, u, winner, winner >= 0, MODE
         )
-        link = tl.load(own_links + slot, mask=slot < slots, other=-1)
-        around = tl.load(own_links + u, mask=u < n, other=-1)  # the cycle that the supernode of u becomes part of
+        link = around(own_links, slot, slot < slots, slots)
+        cycle = tl.load(own_links + u, mask=u < n, other=-1)  # that the supernode of u becomes part of
         v, e = tl.zeros([N], dtype), tl.full([N], NOTHING, tl.int32)
         for s in range(n, tl.max(link, 0) + 1):
-            inside = around == s
+            inside = cycle == s
             outside = (u < nodes) & (inside == 0)
             v1, e1 = tl.zeros([N], dtype), tl.full([N], NOTHING, tl.int32)
             member = tl.min(tl.where(link == s, slot, NOWHERE), 0)
@@ -99,9 +102,9 @@ def _up(
             v1, e1 = total(v1, e1)
             v = tl.where(u == s - n, v1, v)
             e = tl.where(u == s - n, e1, e)
-            around = tl.where(inside, tl.load(own_links + s), around)
+            cycle = tl.where(inside, tl.load(own_links + s), cycle)
             tl.debug_barrier()
-        winner = tl.load(own + n + u, mask=n + u < slots, other=-1)
+        winner = known(tl.load(own + n + u, mask=n + u < slots, other=-1), keys)
         tl.debug_barrier()  # where n is no power of two, some of these slots were written beside the nodes'
         log_probs += finish_decisions(
             v, e, beta, rows, alpha, out, z, seed, stream, item, keys, slots, n + u, winner, winner >= 0, MODE
@@ -111,10 +114,11 @@ def _up(
 
 
 @triton.jit
-def _from_cycles(sums, scales, n, cycle, source, mask):
+def _from_cycles(sums, scales, n, cycles, cycle, source, mask):
     """What the cycles that hold a key's target and not its source hand to it: the row of the innermost."""
-    place = (cycle - n) * n + source
-    some = mask & (cycle >= n)
+    row = cycle - n
+    place = row * n + source
+    some = mask & (row.to(tl.uint32) < cycles.to(tl.uint32))  # negative ones, for no cycle, are large so
     return tl.load(sums + place, mask=some, other=0.0), tl.load(scales + place, mask=some, other=NOTHING)
 
 
@@ -156,54 +160,49 @@ def _down(
         item = tl.full((), 0, tl.int64) + i
         if wanted(only, item):
             own, own_links = winners + item * slots, links + item * slots
-            link = tl.load(own_links + slot, mask=slot < slots, other=-1)
+            link = around(own_links, slot, slot < slots, slots)
             cycles = tl.maximum(tl.max(link, 0) + 1 - n, 0)
             cycle = tl.load(own_links + u, mask=u < n, other=-1)
-            around = cycle
+            outer = cycle
             for c in range(cycles):
-                inside = around == n + c
+                inside = outer == n + c
                 tl.store(held + c * n + u, inside.to(tl.int8), mask=u < n)
-                around = tl.where(inside, tl.load(own_links + n + c), around)
+                outer = tl.where(inside, tl.load(own_links + n + c), outer)
             tl.debug_barrier()
             for j in range(cycles):
                 c = cycles - 1 - j
                 outside = tl.load(held + c * n + u, mask=u < n, other=1) == 0
-                next_cycle = u * 0 + tl.load(own_links + n + c)
-                v1, e1 = _from_cycles(sums, scales, n, next_cycle, u, outside)
-                win = tl.load(own + n + c)
+                next_cycle = u * 0 + around(own_links, n + c, True, slots)
+                v1, e1 = _from_cycles(sums, scales, n, cycles, next_cycle, u, outside)
+                win = known(tl.load(own + n + c), keys)
                 v2, e2 = decision_term(alpha, h, beta, rows, item, keys, slots, n + c, win, win >= 0, MODE, dtype)
                 v1, e1 = add(v1, e1, v2, e2)
                 tl.store(sums + c * n + u, tl.where(outside, v1, 0.0), mask=u < n)
                 tl.store(scales + c * n + u, tl.where(outside, e1, NOTHING), mask=u < n)
                 tl.debug_barrier()
-            winner = tl.load(own + u, mask=u < n, other=-1)
+            winner = known(tl.load(own + u, mask=u < n, other=-1), keys)
             nodes = tl.max(tl.where(winner >= 0, u, root), 0) + 1  # padding has no winner
             v, e = decision_term(alpha, h, beta, rows, item, keys, slots, u, winner, winner >= 0, MODE, dtype)
             for start in range(0, n, ROWS):  # all as losers
                 source = start + tl.arange(0, ROWS)[:, None]
                 key = source * n + u
                 racing = (source < nodes) & (source != u) & (winner >= 0)
-                v1, e1 = _from_cycles(sums, scales, n, cycle, source, racing)
+                v1, e1 = _from_cycles(sums, scales, n, cycles, cycle, source, racing)
                 v1, e1 = add(v, e, v1, e1)
                 finish_keys(
                     v1, e1, no_cap, key < 0, beta, rows, grad, g, out, more, seed, stream, item, keys, key, racing, MODE
                 )
-                idle = (source < n) & (u < n) & (racing == 0)
-                if (MODE == SPREAD) | (MODE == CONDITIONAL) | (MODE == SHARE):
-                    tl.store(out + item * keys + key, float("-inf"), mask=idle)
-                else:
-                    tl.store(out + item * keys + key, 0.0, mask=idle)
-                if MODE == SHARE:
-                    tl.store(more + item * keys + key, 0.0, mask=idle)
+                store_idle(out, more, item * keys + key, (source < n) & (u < n) & (racing == 0), MODE)
             if (MODE == GRAD) | (MODE == CONDITIONAL) | (MODE == SHARE):  # and the winners over them
                 tl.debug_barrier()
-                key = tl.load(own + slot, mask=slot < slots, other=-1)
+                key = known(tl.load(own + slot, mask=slot < slots, other=-1), keys)
                 won = key >= 0
                 key = tl.maximum(key, 0)
-                win = tl.load(own + key % n, mask=won, other=0)
-                v, e = decision_term(alpha, h, beta, rows, item, keys, slots, key % n, win, won, MODE, dtype)
-                cycle = tl.load(own_links + key % n, mask=won, other=-1)
-                v1, e1 = _from_cycles(sums, scales, n, cycle, key // n, won)
+                target = key % n
+                win = known(tl.load(own + target, mask=won, other=-1), keys)
+                v, e = decision_term(alpha, h, beta, rows, item, keys, slots, target, win, win >= 0, MODE, dtype)
+                cycle = tl.load(own_links + target, mask=won, other=-1)
+                v1, e1 = _from_cycles(sums, scales, n, cycles, cycle, key // n, won)
                 v, e = add(v, e, v1, e1)
                 cap = no_cap
                 if MODE == CONDITIONAL:
@@ -245,19 +244,12 @@ def _recheck(
             tl.store(z + place, new, mask=b < slots * broken)
 
 
-WRITES_EVERY_KEY = True
-
-
-def serves(geometry, dtype):
+def serves(geometry):
     return geometry.n <= LARGEST
 
 
-def trace(geometry, source, sizes, seed, draw, winners, links, status):
-    arborescence_trace.trace(geometry, source, sizes, seed, draw, winners, links, status, None)
-
-
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
-    tile, warps, programs = layout(geometry.n, len(winners))
+    tile, warps, programs = layout(geometry.n, len(winners), winners.device)
     sums, scales = _rows(geometry.n, programs, beta)
     where = (winners, links, sums, scales, beta, len(beta), h, alpha, out, log_prob, z, seed, stream)
     sizes = (len(winners), geometry.n, geometry.winner_slots, geometry.extra)
@@ -267,7 +259,7 @@ def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, s
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream, only=None):
     if geometry.n == 0:
         return
-    tile, warps, programs = layout(geometry.n, len(winners))
+    tile, warps, programs = layout(geometry.n, len(winners), winners.device)
     sums, scales = _rows(geometry.n, programs, beta)
     held = torch.empty(scales.shape, dtype=torch.int8, device=beta.device)
     where = (winners, links, only, sums, scales, held, alpha, h, beta, len(beta), grad, g, out, more, seed, stream)
@@ -279,14 +271,14 @@ def redraw(geometry, logits, sizes, winners, links, seed, g, totals, z, failed):
     """Run each G | T again, and draw anew, with its minima, what lost its trace. `failed` says who did to the last."""
     if geometry.n == 0:
         return
-    tile, warps, _ = layout(geometry.n, len(winners))
+    tile, warps, _ = layout(geometry.n, len(winners), winners.device)
     failed.fill_(True)
     only = failed.view(torch.int8)
     again, again_links = torch.empty_like(winners), torch.empty_like(links)
     status = torch.empty(len(winners), dtype=torch.int8, device=g.device)
-    for stream in range(2, 2 * ROUNDS + 4, 2):
-        last = stream > 2 * ROUNDS
-        arborescence_trace.trace(geometry, g, sizes, seed, False, again, again_links, status, only)
+    for attempt in range(1, DEVICE_ATTEMPTS + 1):
+        last, stream = attempt == DEVICE_ATTEMPTS, 2 * attempt
+        trace(geometry, g, sizes, None, again, again_links, status, only)
         where = (winners, links, again, again_links, status, totals, z, seed, stream, only, g, geometry.winner_slots)
         _recheck[(len(winners),)](*where, DRAW=not last, N=tile, num_warps=warps, **EXACT)
         if not last:

@@ -7,6 +7,8 @@ all nodes, turned so that a target's sources lie side by side, and reduced weigh
 Programs take items in turns, so that this memory does not grow with the batch.
 """
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -18,7 +20,8 @@ from gumtrace.kernels.cuda.order import code, decode, least
 WIDEST = tl.constexpr(1300.0)  # the widest span of G that is run on E itself, as on the CPU
 PLACES = tl.constexpr(2048)  # node * PLACES + place is one integer
 NOWHERE = tl.constexpr(2**30)  # beyond every node, and a multiple of PLACES
-RESIDENT = 132 * 32  # warps that a GPU holds at once
+PROCESSORS = 132  # multiprocessors, where there is no GPU to ask (the interpreter)
+WARPS = 32  # that one of them holds at once
 
 
 @triton.jit
@@ -67,7 +70,7 @@ def _subtract(e, minimum, wide):
 
 
 @triton.jit
-def _turn(source, rows, seed, item, turned, n, nodes, root, DRAW: tl.constexpr, BLOCK: tl.constexpr):
+def _turn(source, rows, seed, item, turned, n, nodes, root, BLOCK: tl.constexpr):
     """G to memory by target. Returns whether a racing key is not a number, the middle of the others, and whether their
     span is too wide for E."""
     lane = tl.arange(0, BLOCK)
@@ -76,7 +79,7 @@ def _turn(source, rows, seed, item, turned, n, nodes, root, DRAW: tl.constexpr, 
     low = tl.full([BLOCK], float("inf"), source.dtype.element_ty)
     high = tl.full([BLOCK], float("-inf"), source.dtype.element_ty)
     for start in range(0, n * n, BLOCK):
-        g = noisy(source, rows, seed, item, n * n, u * n + v, v < n, DRAW)
+        g = noisy(source, rows, seed, item, n * n, u * n + v, v < n)
         tl.store(turned + start + lane, g, mask=v < n)
         races = (v < n) & (u != v) & (v != root)
         wrong |= races & ((g < float("inf")) == 0)
@@ -216,7 +219,6 @@ def _trace(
     n,
     slots,
     root,
-    DRAW: tl.constexpr,
     N: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -233,7 +235,7 @@ def _trace(
                 nodes = tl.load(sizes + row_of(item, size_rows))
             tl.store(winners + item * slots + slot, -1, mask=slot < slots)
             tl.store(links + item * slots + slot, -1, mask=slot < slots)
-            wrong, middle, wide = _turn(source, rows, seed, item, turned, n, nodes, root, DRAW, BLOCK)
+            wrong, middle, wide = _turn(source, rows, seed, item, turned, n, nodes, root, BLOCK)
             tl.debug_barrier()
             result = tl.full((), 2, tl.int32)
             if wrong == 0:
@@ -244,52 +246,34 @@ def _trace(
             tl.debug_barrier()  # before the next item takes the same memory
 
 
-@triton.jit(do_not_specialize=["n", "slots"])
-def _heads(winners, links, head, n, slots, N: tl.constexpr):
-    """From the outside in: the edge that enters a cycle replaces the winner of the member it enters."""
-    item = tl.program_id(0).to(tl.int64)
-    links += item * slots
-    slot = tl.arange(0, 2 * N)
-    edge = tl.load(winners + item * slots + slot, mask=slot < slots, other=-1)
-    s = tl.max(tl.where(edge >= 0, slot, -1), 0)
-    while s >= n:
-        entering = tl.max(tl.where(slot == s, edge, -1), 0)
-        inner = tl.maximum(entering, 0) % n
-        around = tl.load(links + inner)
-        while (around >= 0) & (around != s):
-            inner = around
-            around = tl.load(links + inner)
-        edge = tl.where((slot == inner) & (around == s) & (entering >= 0), entering, edge)
-        s -= 1
-    tl.store(head + item * n + slot, tl.where(edge >= 0, edge // n, -1), mask=slot < n)
+@cache
+def _resident(device):
+    """Warps that a GPU holds at once, about."""
+    processors = PROCESSORS
+    if device.type == "cuda":
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+    return processors * WARPS
 
 
-def layout(n, items):
+def layout(n, items, device):
     """Tile, warps and programs for items of n nodes."""
     tile = max(32, triton.next_power_of_2(n))
-    warps = max(1, tile // 64)  # Triton 3.6 gets `_trace` wrong where a lane holds four nodes
-    return tile, warps, min(items, RESIDENT // warps)
+    # Two nodes a lane. With four, an H200 gave wrong traces under Triton 3.6 (ptxas 12.8.93), though the PTX is right.
+    warps = max(1, tile // 64)
+    return tile, warps, min(items, _resident(device) // warps)
 
 
-def trace(geometry, source, sizes, seed, draw, winners, links, status, only):
+def trace(geometry, source, sizes, seed, winners, links, status, only=None):
     """With `only`, (items,) of 0 and 1, the items marked in it."""
     n, items = geometry.n, len(winners)
     if n == 0:
         status.zero_()
         return
-    tile, warps, programs = layout(n, items)
+    tile, warps, programs = layout(n, items, source.device)
     turned = torch.empty(programs, n * n, dtype=source.dtype, device=source.device)
     weights = torch.empty(programs, n // 2 * n, dtype=torch.float64, device=source.device)
     targets = torch.empty(programs, n // 2 * n, dtype=torch.int16, device=source.device)
     size_rows = 1 if sizes is None else len(sizes)
     where = (source, len(source), sizes, size_rows, seed, only, turned, weights, targets, winners, links, status)
     what = (items, n, geometry.winner_slots, geometry.extra)
-    _trace[(programs,)](*where, *what, DRAW=draw, N=tile, BLOCK=128 * warps, num_warps=warps, **EXACT)
-
-
-def heads(geometry, winners, links, head):
-    if geometry.n > 0:
-        tile, warps, _ = layout(geometry.n, len(winners))
-        _heads[(len(winners),)](
-            winners, links, head, geometry.n, geometry.winner_slots, N=tile, num_warps=warps, **EXACT
-        )
+    _trace[(programs,)](*where, *what, N=tile, BLOCK=128 * warps, num_warps=warps, **EXACT)

@@ -13,19 +13,17 @@ from gumtrace.kernels.cuda.formula import (
     CONDITIONAL,
     EXACT,
     LOG_PROB,
-    SHARE,
-    SPREAD,
     decision_term,
     finish_decisions,
     finish_keys,
     key_term,
+    store_idle,
     winner_code,
 )
 from gumtrace.kernels.cuda.noise import noisy
 from gumtrace.kernels.cuda.order import code, least
 from gumtrace.kernels.cuda.wide import NOTHING, add, scaled
 
-WRITES_EVERY_KEY = True
 LARGEST = 2048  # tokens: one program holds them all
 SMALL = tl.constexpr(2.0**-60)  # numbers this far below the largest go as pairs v 2^e
 
@@ -51,11 +49,12 @@ def _lowest(bits):
 
 
 @triton.jit
-def _trace(source, rows, seed, links, status, n, DRAW: tl.constexpr, LOG: tl.constexpr):
+def _trace(source, rows, seed, links, status, n, LOG: tl.constexpr):
     item = tl.program_id(0).to(tl.int64)
     token = tl.arange(0, 1 << LOG)
-    g = noisy(source, rows, seed, item, n, token, token < n, DRAW)
-    tl.store(status + item, tl.max(tl.where(g < float("inf"), 0, 2), 0).to(tl.int8))
+    g = noisy(source, rows, seed, item, n, token, token < n)
+    wrong = tl.max(tl.where(g < float("inf"), 0, 2), 0)
+    tl.store(status + item, wrong.to(tl.int8))
     c = code(g)
     bits = _beaten_across(c, token, LOG)
     far_left = _lowest(bits & token)  # 2^l: the nearest better one is in the block of 2^l before one's own; 0 for none
@@ -70,7 +69,14 @@ def _trace(source, rows, seed, links, status, n, DRAW: tl.constexpr, LOG: tl.con
         right |= tl.where(tl.gather(tops, right >> level, 0) <= c, (far_right - 1) & (1 << level), 0)
     nearer = (far_right == 0) | (tl.gather(c, left, 0) < tl.gather(c, right, 0))
     parent = tl.where((far_left > 0) & nearer, left, tl.where(far_right > 0, right, -1))
-    tl.store(links + item * n + token, tl.where(c > least(g), parent, -2), mask=token < n)
+    tl.store(links + item * n + token, tl.where((c > least(g)) & (wrong == 0), parent, -2), mask=token < n)
+
+
+@triton.jit
+def _parents(links, item, token, n):
+    """The token above each one; -1 for the root, -2 for none, and for what is no token."""
+    parent = tl.load(links + item * n + token, mask=token < n, other=-2)
+    return tl.where(parent < n, tl.maximum(parent, -2), -2)
 
 
 @triton.jit
@@ -145,7 +151,7 @@ def _wide_block_sums(v_block, e_block, token, left, right, by_left, by_right, LO
 def _up(links, beta, rows, h, alpha, out, log_prob, z, seed, stream, n, MODE: tl.constexpr, LOG: tl.constexpr):
     item = tl.program_id(0).to(tl.int64)
     token = tl.arange(0, 1 << LOG)
-    parent = tl.load(links + item * n + token, mask=token < n, other=-2)
+    parent = _parents(links, item, token, n)
     live = parent >= -1
     left, right = _between(parent, token, LOG)
     by_left, by_right = _blocks_between(left, right)
@@ -210,7 +216,7 @@ def _down(
     item = tl.program_id(0).to(tl.int64)
     token = tl.arange(0, 1 << LOG)
     dtype: tl.constexpr = beta.dtype.element_ty
-    parent = tl.load(links + item * n + token, mask=token < n, other=-2)
+    parent = _parents(links, item, token, n)
     live = parent >= -1
     v, e = decision_term(alpha, h, beta, rows, item, n, n, token, token, live, MODE, dtype)
     w, top, close = _one_scale(v, e)
@@ -223,22 +229,16 @@ def _down(
     if MODE == CONDITIONAL:
         cap = _hold_below(winner_code(v, e, dtype), parent, LOG)
     finish_keys(v, e, cap, live, beta, rows, grad, g, out, more, seed, stream, item, n, token, live, MODE)
-    idle = (token < n) & (parent < -1)
-    fill = 0.0
-    if (MODE == SPREAD) | (MODE == CONDITIONAL) | (MODE == SHARE):
-        fill = float("-inf")
-    tl.store(out + item * n + token, fill, mask=idle)
-    if MODE == SHARE:
-        tl.store(more + item * n + token, 0.0, mask=idle)
+    store_idle(out, more, item * n + token, (token < n) & (live == 0), MODE)
 
 
-def serves(geometry, dtype):
+def serves(geometry):
     return geometry.n <= LARGEST
 
 
-def trace(geometry, source, sizes, seed, draw, winners, links, status):
+def trace(geometry, source, sizes, seed, winners, links, status):
     where = (source, len(source), seed, links, status, geometry.n)
-    _trace[(len(links),)](*where, DRAW=draw, **_tile(geometry.n, 128))
+    _trace[(len(links),)](*where, **_tile(geometry.n, 128))
 
 
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):

@@ -3,7 +3,8 @@ a decision hands to its keys and what becomes of that. A structure's `up` and `d
 
 `up` sums keys into decisions, Σ_k A[b, k] e^β_k h_k, and then (MODE)
 
-    LOG_PROB     writes the log-probability of each decision, x[T_b] - log Λ_b, to `out`, and their sum to `log_prob`
+    LOG_PROB     writes the log-probability of each decision, x[T_b] - log Λ_b, to `out`, and their sum to `log_prob`;
+                 where a key has won that does not race it is -inf, and only the second term is written
     TOTALS       writes log Λ to `out`
     DRAW_MINIMA  the same, and the logs of the minima, z ~ log Exp(Λ), to `z`
     SCALED       writes e^α_b times the sum to `out`
@@ -60,12 +61,12 @@ def finish_decisions(
         va, ea = exponential_as(a, v.dtype)
         tl.store(out + place, tl.where(live, scaled(v * va, e + ea), 0.0), mask=inside)
     else:
-        totals = tl.where(live, logarithm(v, e), 0.0)
+        totals = tl.where(live & (v > 0), logarithm(v, e), 0.0)  # without racing keys as without a decision
         if MODE == LOG_PROB:
             x = tl.load(beta + row_of(item, rows) * keys + winner, mask=live, other=0.0).to(tl.float64)
-            each = tl.where(x > float("-inf"), x - totals, x)
+            each = tl.where(x > float("-inf"), x, 0.0) - totals
             tl.store(out + place, each.to(out.dtype.element_ty), mask=inside)
-            log_prob = tl.sum(each, 0)
+            log_prob = tl.sum(tl.where(x > float("-inf"), each, x), 0)
         else:
             tl.store(out + place, totals, mask=inside)
         if MODE == DRAW_MINIMA:
@@ -92,6 +93,23 @@ def decision_term(
         v *= tl.load(h + item * decisions + b, mask=live, other=0.0)
     nothing = (v == 0) | (live == 0)
     return tl.where(nothing, 0.0, v), tl.where(nothing, NOTHING, e)
+
+
+@triton.jit
+def store_idle(out, more, place, mask, MODE: tl.constexpr):
+    """What keys get that do not race."""
+    if (MODE == CONDITIONAL) | (MODE == SPREAD) | (MODE == SHARE):
+        tl.store(out + place, float("-inf"), mask=mask)
+    else:
+        tl.store(out + place, 0.0, mask=mask)
+    if MODE == SHARE:
+        tl.store(more + place, 0.0, mask=mask)
+
+
+@triton.jit
+def known(key, keys):
+    """Keys as a trace names them, -1 for none and for what is none: a trace may come from anywhere."""
+    return tl.where(key < keys, key, -1)
 
 
 @triton.jit

@@ -24,6 +24,7 @@ from gumtrace.kernels.cuda.formula import (
     finish_decisions,
     finish_keys,
     key_term,
+    known,
     winner_code,
 )
 from gumtrace.kernels.cuda.noise import noisy, row_of
@@ -71,7 +72,6 @@ def _trace(
     status,
     n,
     m,
-    DRAW: tl.constexpr,
     N: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
@@ -81,17 +81,17 @@ def _trace(
     lowest = least(tl.full((), 0.0, source.dtype.element_ty))
     source += row_of(item, rows) * n * m
     tops = _tops(source, n, m, N, ROWS, COLS)
-    infinite = code(tl.full((), float("inf"), source.dtype.element_ty))
-    tl.store(status + item, tl.where(tl.max(tops, 0) == infinite, 2, 0).to(tl.int8))
+    wrong = tl.max(tops, 0) == code(tl.full((), float("inf"), source.dtype.element_ty))
+    tl.store(status + item, tl.where(wrong, 2, 0).to(tl.int8))
     held = lowest + col * 0  # the entry that each column holds, and its row
     holder = col * 0 - 1
-    for _ in range(n):
+    for _ in range(tl.where(wrong, 0, n)):
         top = tl.max(tops, 0)
         proposer = tl.min(tl.where(tops == top, row, N), 0)
         tops = tl.where(row == proposer, lowest - 1, tops)
         proposer = tl.where(top > lowest, proposer, -1)
         while proposer >= 0:
-            c = code(noisy(source, 1, seed, item, n * m, proposer * m + col, col < m, DRAW))
+            c = code(noisy(source, 1, seed, item, n * m, proposer * m + col, col < m))
             welcome = before(c, proposer, held, holder)
             best = tl.max(tl.where(welcome, c, lowest), 0)
             place = tl.min(tl.where(welcome & (c == best), (col << 16) | (holder + 1), 0x7FFF0000), 0)
@@ -126,7 +126,7 @@ def _steps(winners, steps, n, m, never, N: tl.constexpr, COLS: tl.constexpr):
     b, col = tl.arange(0, N), tl.arange(0, COLS)
     tl.store(steps + b, n, mask=b < n)
     tl.store(steps + n + col, never, mask=col < m)
-    winner = tl.load(winners + b, mask=b < n, other=-1)
+    winner = known(tl.load(winners + b, mask=b < n, other=-1), n * m)
     tl.debug_barrier()
     tl.store(steps + winner // m, b, mask=winner >= 0)
     tl.store(steps + n + winner % m, b, mask=winner >= 0)
@@ -255,17 +255,14 @@ def _at(v, e, cap, step, n):
     return tl.where(some, v, 0.0), tl.where(some, e, NOTHING), tl.where(some, cap, none)
 
 
-WRITES_EVERY_KEY = True
-
-
-def serves(geometry, dtype):
+def serves(geometry):
     return geometry.m <= WIDEST
 
 
-def trace(geometry, source, sizes, seed, draw, winners, links, status):
+def trace(geometry, source, sizes, seed, winners, links, status):
     shape, warps = _tile(geometry)
     where = (source, len(source), seed, winners, status, geometry.n, max(geometry.m, 1))
-    _trace[(len(winners),)](*where, DRAW=draw, **shape, num_warps=warps, **EXACT)
+    _trace[(len(winners),)](*where, **shape, num_warps=warps, **EXACT)
 
 
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):

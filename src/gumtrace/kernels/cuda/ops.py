@@ -8,6 +8,8 @@ from torch import Tensor
 
 from gumtrace.kernels.cpu import ops as cpu
 from gumtrace.kernels.cuda import arborescence, binary_tree, formula, matching, sampling, spanning_tree, subset
+from gumtrace.kernels.cuda.indicator import indicator as indicator  # of the functions here
+from gumtrace.kernels.cuda.subset_trace import IN_REGISTERS
 from gumtrace.kernels.kinds import (
     ARBORESCENCE,
     BINARY_TREE,
@@ -32,7 +34,7 @@ STRUCTURES = {
 }
 
 RANGES = {  # for `gumtrace.backends()`
-    "Subset and Permutation": f"to {subset.LONGEST} keys (sorted by torch beyond {subset.IN_REGISTERS})",
+    "Subset and Permutation": f"to {subset.LONGEST} keys (sorted by torch beyond {IN_REGISTERS})",
     "Matching": f"to {matching.WIDEST} columns",
     "SpanningTree": f"to {spanning_tree.MOST_NODES} nodes",
     "Arborescence": f"to {arborescence.LARGEST} nodes",
@@ -40,10 +42,10 @@ RANGES = {  # for `gumtrace.backends()`
 }
 
 
-def served(geometry: Geometry, dtype: torch.dtype) -> bool:
+def served(geometry: Geometry) -> bool:
     """Whether a kernel here takes such items."""
     structure = STRUCTURES.get(geometry.kind)
-    return structure is not None and structure.serves(geometry, dtype)
+    return structure is not None and structure.serves(geometry)
 
 
 def _new_trace(geometry: Geometry, like: Tensor, items: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -52,10 +54,8 @@ def _new_trace(geometry: Geometry, like: Tensor, items: int) -> tuple[Tensor, Te
     return winners, links, torch.empty(items, dtype=torch.int8, device=like.device)
 
 
-def _new_keys(geometry: Geometry, like: Tensor, items: int, fill: float) -> Tensor:
-    if STRUCTURES[geometry.kind].WRITES_EVERY_KEY:
-        return torch.empty(items, geometry.keys, dtype=like.dtype, device=like.device)
-    return torch.full((items, geometry.keys), fill, dtype=like.dtype, device=like.device)
+def _new_keys(geometry: Geometry, like: Tensor, items: int) -> Tensor:
+    return torch.empty(items, geometry.keys, dtype=like.dtype, device=like.device)
 
 
 def check_logits(geometry: Geometry, logits: Tensor) -> Tensor:
@@ -71,32 +71,32 @@ def check_logits(geometry: Geometry, logits: Tensor) -> Tensor:
 def perturb(geometry: Geometry, logits: Tensor, items: int, seed: Tensor) -> Tensor:
     if geometry.kind == SPARSE_TREE:
         return cpu.perturb(geometry, logits, items, seed)
-    g = torch.empty(items, geometry.keys, dtype=logits.dtype, device=logits.device)
+    g = _new_keys(geometry, logits, items)
     if g.numel() > 0:
         sampling.perturb(geometry, logits, seed, g)
     return g
 
 
 def trace(geometry: Geometry, g: Tensor, sizes: Tensor | None):
-    if not served(geometry, g.dtype):
+    if not served(geometry):
         return cpu.trace(geometry, g, sizes)
     out = _new_trace(geometry, g, len(g))
     if len(g) > 0:
-        STRUCTURES[geometry.kind].trace(geometry, g, sizes, g, False, *out)
+        STRUCTURES[geometry.kind].trace(geometry, g, sizes, None, *out)
     return out
 
 
 def sample(geometry: Geometry, logits: Tensor, sizes: Tensor | None, items: int, seed: Tensor):
-    if not served(geometry, logits.dtype):
+    if not served(geometry):
         return trace(geometry, perturb(geometry, logits, items, seed), sizes)
     out = _new_trace(geometry, logits, items)
     if items > 0:
-        STRUCTURES[geometry.kind].trace(geometry, logits, sizes, seed, True, *out)
+        STRUCTURES[geometry.kind].trace(geometry, logits, sizes, seed, *out)
     return out
 
 
 def arborescence_heads(geometry: Geometry, winners: Tensor, links: Tensor) -> Tensor:
-    if not arborescence.serves(geometry, None):
+    if not served(geometry):
         return cpu.arborescence_heads(geometry, winners, links)
     head = torch.empty(len(winners), geometry.n, dtype=torch.int32, device=winners.device)
     if len(winners) > 0:
@@ -104,20 +104,9 @@ def arborescence_heads(geometry: Geometry, winners: Tensor, links: Tensor) -> Te
     return head
 
 
-def indicator(geometry: Geometry, winners: Tensor, dtype: torch.dtype) -> Tensor:
-    # one bin more than keys, for decisions that never happened
-    value = torch.zeros(len(winners), geometry.keys + 1, dtype=dtype, device=winners.device)
-    value.scatter_(-1, torch.where(winners < 0, geometry.keys, winners).long(), 1)
-    value = value[:, : geometry.keys]
-    if geometry.kind == SPANNING_TREE:
-        square = value.unflatten(-1, (geometry.n, geometry.n))
-        return (square + square.mT).flatten(-2)
-    return value.contiguous()
-
-
 def log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor):
     """log P(T) (items,), and what its gradient needs: here the log-probability of each decision."""
-    if not served(geometry, logits.dtype):
+    if not served(geometry):
         return cpu.log_prob(geometry, logits, winners, links)
     items = len(winners)
     out = torch.empty(items, dtype=logits.dtype, device=logits.device)
@@ -127,7 +116,7 @@ def log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor)
 
 
 def log_totals(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor) -> Tensor:
-    if not served(geometry, logits.dtype):
+    if not served(geometry):
         return cpu.log_totals(geometry, logits, winners, links)
     totals = torch.empty(len(winners), geometry.decisions, dtype=logits.dtype, device=logits.device)
     _up(geometry, winners, links, formula.TOTALS, beta=logits, out=totals)
@@ -135,23 +124,23 @@ def log_totals(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tenso
 
 
 def log_prob_grad(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, kept: Tensor, grad: Tensor):
-    if not served(geometry, logits.dtype):
+    if not served(geometry):
         return cpu.log_prob_grad(geometry, logits, winners, links, kept, grad)
-    out = _new_keys(geometry, logits, len(winners), 0.0)
+    out = _new_keys(geometry, logits, len(winners))
     _down(geometry, winners, links, formula.GRAD, alpha=kept, h=grad, beta=logits, grad=grad, out=out)
     return _sum_samples(out, logits)
 
 
 def to_keys(geometry: Geometry, winners: Tensor, links: Tensor, alpha: Tensor, beta: Tensor, h: Tensor) -> Tensor:
-    if not served(geometry, beta.dtype):
+    if not served(geometry):
         return cpu.to_keys(geometry, winners, links, alpha, beta, h)
-    out = _new_keys(geometry, beta, len(winners), 0.0)
+    out = _new_keys(geometry, beta, len(winners))
     _down(geometry, winners, links, formula.SCALED, alpha=alpha, h=h, beta=beta, out=out)
     return out
 
 
 def to_decisions(geometry: Geometry, winners: Tensor, links: Tensor, alpha: Tensor, beta: Tensor, h: Tensor) -> Tensor:
-    if not served(geometry, beta.dtype):
+    if not served(geometry):
         return cpu.to_decisions(geometry, winners, links, alpha, beta, h)
     out = torch.empty_like(alpha)
     _up(geometry, winners, links, formula.SCALED, beta=beta, h=h, alpha=alpha, out=out)
@@ -159,9 +148,9 @@ def to_decisions(geometry: Geometry, winners: Tensor, links: Tensor, alpha: Tens
 
 
 def log_spread(geometry: Geometry, winners: Tensor, links: Tensor, z: Tensor) -> Tensor:
-    if not served(geometry, z.dtype):
+    if not served(geometry):
         return cpu.log_spread(geometry, winners, links, z)
-    out = _new_keys(geometry, z, len(winners), -torch.inf)
+    out = _new_keys(geometry, z, len(winners))
     _down(geometry, winners, links, formula.SPREAD, alpha=z, beta=out, out=out)
     return out
 
@@ -169,10 +158,10 @@ def log_spread(geometry: Geometry, winners: Tensor, links: Tensor, z: Tensor) ->
 def conditional(
     geometry: Geometry, logits: Tensor, sizes: Tensor | None, winners: Tensor, links: Tensor, seed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if not served(geometry, logits.dtype):
+    if not served(geometry):
         return cpu.conditional(geometry, logits, sizes, winners, links, seed)
     items = len(winners)
-    g = _new_keys(geometry, logits, items, -torch.inf)
+    g = _new_keys(geometry, logits, items)
     totals = torch.empty(items, geometry.decisions, dtype=torch.float64, device=logits.device)
     z = torch.empty_like(totals)
     failed = torch.zeros(items, dtype=torch.bool, device=logits.device)
@@ -194,15 +183,15 @@ def conditional_grad(
     grad: Tensor,
 ) -> Tensor:
     """Down for the share of the minima in each E, up to the minima and so to log Λ, down to the keys."""
-    if not served(geometry, logits.dtype):
+    if not served(geometry):
         return cpu.conditional_grad(geometry, logits, winners, links, totals, z, g, grad)
     items = len(winners)
-    shared = _new_keys(geometry, z, items, -torch.inf)  # in float64, as z: large ones cancel
-    through = _new_keys(geometry, logits, items, 0.0)
+    shared = _new_keys(geometry, z, items)  # in float64, as z: large ones cancel
+    through = _new_keys(geometry, logits, items)
     _down(geometry, winners, links, formula.SHARE, alpha=z, beta=logits, grad=grad, g=g, out=shared, more=through)
     to_totals = torch.empty(items, geometry.decisions, dtype=logits.dtype, device=logits.device)
     _up(geometry, winners, links, formula.SCALED, beta=shared, h=through, alpha=z, out=to_totals)
-    out = _new_keys(geometry, logits, items, 0.0)
+    out = _new_keys(geometry, logits, items)
     tail = {"alpha": totals, "h": to_totals, "beta": logits, "grad": grad, "more": through, "out": out}
     _down(geometry, winners, links, formula.TAIL, **tail)
     return _sum_samples(out, logits)

@@ -13,22 +13,24 @@ SPANNING_TREE, ARBORESCENCE = tl.constexpr(kinds.SPANNING_TREE), tl.constexpr(ki
 
 
 @triton.jit
-def _perturb(logits, rows, seed, out, keys, n, root, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    item = tl.program_id(0).to(tl.int64)
-    key = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    g = noisy(logits, rows, seed, item, keys, key, key < keys, True)
+def _perturb(logits, rows, seed, out, first, keys, blocks, n, root, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    key = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    g = noisy(logits, rows, seed, first + row, keys, key, key < keys)
     if KIND == SPANNING_TREE:
         g = tl.where(key // n < key % n, g, float("-inf"))
     if KIND == ARBORESCENCE:
         g = tl.where((key // n != key % n) & (key % n != root), g, float("-inf"))
-    tl.store(out + item * keys + key, g, mask=key < keys)
+    tl.store(out + row * keys + key, g, mask=key < keys)
 
 
-def perturb(geometry: kinds.Geometry, logits: Tensor, seed: Tensor, out: Tensor) -> None:
+def perturb(geometry: kinds.Geometry, logits: Tensor, seed: Tensor, out: Tensor, first: int = 0) -> None:
+    """The noise of items from the first on, as many as `out` has rows."""
     block = min(1024, max(32, triton.next_power_of_2(geometry.keys)))
-    grid = (len(out), triton.cdiv(geometry.keys, block))
+    blocks = triton.cdiv(geometry.keys, block)
     kind = geometry.kind if geometry.kind in (kinds.SPANNING_TREE, kinds.ARBORESCENCE) else -1
-    where = (logits, len(logits), seed, out, geometry.keys, max(geometry.n, 1), geometry.extra)
+    where = (logits, len(logits), seed, out, first, geometry.keys, blocks, max(geometry.n, 1), geometry.extra)
+    grid = (len(out) * blocks,)  # in one axis: the others end at 65,535
     _perturb[grid](*where, KIND=kind, BLOCK=block, num_warps=max(1, min(4, block // 128)), **EXACT)
 
 

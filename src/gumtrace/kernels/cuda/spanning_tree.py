@@ -14,12 +14,12 @@ from gumtrace.kernels.cuda.formula import (
     CONDITIONAL,
     EXACT,
     LOG_PROB,
-    SHARE,
-    SPREAD,
     decision_term,
     finish_decisions,
     finish_keys,
     key_term,
+    known,
+    store_idle,
     winner_code,
 )
 from gumtrace.kernels.cuda.noise import row_of
@@ -28,7 +28,6 @@ from gumtrace.kernels.cuda.spanning_tree_trace import shape_of, tile_of
 from gumtrace.kernels.cuda.spanning_tree_trace import trace as trace  # of this structure's functions
 from gumtrace.kernels.cuda.wide import NOTHING, add
 
-WRITES_EVERY_KEY = True
 MOST_NODES = 512  # a node, a leaf or a merge fills at most 9 bits of a packed integer
 
 
@@ -39,16 +38,21 @@ def _divided(p, by):
 
 
 @triton.jit
-def _leaves(winners, item, n, components, slots, FOREST: tl.constexpr, N: tl.constexpr):
-    """Returns the number of nodes, and of each leaf its node and the merge at the gap in front of it."""
+def _decisions(winners, item, n, slots, N: tl.constexpr):
+    """The winners, and how many there are before the first -1, or what is no key."""
+    lane = tl.arange(0, N)
+    winner = known(tl.load(winners + item * slots + lane, mask=lane < slots, other=-1), n * n)
+    return winner, tl.min(tl.where(winner < 0, lane, N), 0)
+
+
+@triton.jit
+def _leaves(winner, steps, n, components, FOREST: tl.constexpr, N: tl.constexpr, W: tl.constexpr):
+    """The number of nodes, and of each leaf its node and the merge at the gap in front of it; always below W."""
     lane = tl.arange(0, N)  # of decisions, of nodes, of leaves
-    winner = tl.load(winners + item * slots + lane, mask=lane < slots, other=-1)
-    live = winner >= 0
-    steps = tl.sum(live.to(tl.int32), 0)
     nodes = tl.minimum(steps + components, n)
-    u = tl.where(live, _divided(winner, n), -1)
-    v = tl.where(live, winner - u * n, -1)
-    none = (N - 1) * 512  # merge N - 1, to node 0: behind all that there are
+    u = tl.where(lane < steps, _divided(winner, n), -1)
+    v = tl.where(lane < steps, winner - u * n, -1)
+    none = (W - 1) * 512  # merge W - 1, to node 0: behind all that there are
     ahead = lane * 0 + none  # edges that leave the tree: their merge and the node outside
     parts = (steps - 1 << 9) + lane  # nodes outside, where no edge leads
     picked = tl.full((), none, tl.int32)
@@ -63,40 +67,40 @@ def _leaves(winners, item, n, components, slots, FOREST: tl.constexpr, N: tl.con
             parts = tl.where(lane == node, none, parts) + tl.where(merge < steps, 0, 512)
             nearest = tl.minimum(ahead, parts)
         picked = tl.min(nearest, 0)
-    return nodes, leaves & 511, leaves >> 9
+    return nodes, leaves & 511, tl.minimum(leaves >> 9, W - 1)
 
 
 @triton.jit
-def _largest(table, merge, N: tl.constexpr, LEVELS: tl.constexpr):
+def _largest(table, merge, N: tl.constexpr, W: tl.constexpr, LEVELS: tl.constexpr):
     """Row k of the table: the largest merge of 2^k gaps, from each one on."""
     gap = tl.arange(0, N)
-    tl.store(table + gap, merge)
+    tl.store(table + gap, merge, mask=gap < W)
     for k in range(1, LEVELS):
         tl.debug_barrier()
-        row = table + (k - 1) * N
+        row = table + (k - 1) * W
         behind = gap + (1 << (k - 1))
-        merge = tl.maximum(merge, tl.load(row + behind, mask=behind < N, other=0))
-        tl.store(row + N + gap, merge)
+        merge = tl.maximum(merge, tl.load(row + behind, mask=behind < W, other=0))
+        tl.store(row + W + gap, merge, mask=gap < W)
     tl.debug_barrier()
 
 
 @triton.jit
-def _sides(table, merge, nodes, N: tl.constexpr, LEVELS: tl.constexpr):
+def _sides(table, merge, nodes, N: tl.constexpr, W: tl.constexpr, LEVELS: tl.constexpr):
     """The leaves that a gap's merge joins: those from `first` to the gap with those from the gap to `last`."""
     gap = tl.arange(0, N)
-    first, last = gap, gap
+    first, last = tl.where(gap < W, gap, 0), gap
     for i in range(LEVELS):
         k = LEVELS - 1 - i
         span = 1 << k
-        lower = tl.load(table + k * N + first - span, mask=first > span, other=N) < merge
+        lower = tl.load(table + k * W + first - span, mask=first > span, other=N) < merge
         first = tl.where(lower, first - span, first)
-        lower = tl.load(table + k * N + last + 1, mask=last + span < nodes, other=N) < merge
+        lower = tl.load(table + k * W + last + 1, mask=last + span < nodes, other=N) < merge
         last = tl.where(lower, last + span, last)
     return first - 1, last
 
 
 @triton.jit
-def _shares(sides_at, end_at, nodes, N: tl.constexpr, LEVELS: tl.constexpr):
+def _shares(sides_at, end_at, nodes, N: tl.constexpr, W: tl.constexpr, LEVELS: tl.constexpr):
     """The pairs lie in the order of their merges, and lanes have equal shares of them: how large, how much of it there
     is, where each merge begins, and the merge where each share ends."""
     lane = tl.arange(0, N)
@@ -104,7 +108,7 @@ def _shares(sides_at, end_at, nodes, N: tl.constexpr, LEVELS: tl.constexpr):
     gap = sides >> 9 & 511
     count = tl.where(lane < nodes - 1, (gap - (sides >> 18)) * ((sides & 511) - gap + 1), 0)
     end = tl.cumsum(count, 0)
-    tl.store(end_at + lane, end)
+    tl.store(end_at + lane, end, mask=lane < W)
     tl.debug_barrier()
     pairs = tl.max(end, 0)
     share = tl.maximum(tl.cdiv(pairs, N), 1)
@@ -136,22 +140,26 @@ def _up(
     MODE: tl.constexpr,
     FOREST: tl.constexpr,
     N: tl.constexpr,
+    W: tl.constexpr,
     LEVELS: tl.constexpr,
 ):
     """Each lane sums its share of the pairs, from its last one on, and at the first pair of a merge notes the sum."""
     item = tl.program_id(0).to(tl.int64)
     beta += row_of(item, rows) * n * n
     lane = tl.arange(0, N)
-    nodes, node, merge = _leaves(winners, item, n, components, slots, FOREST, N)
-    node_at = scratch + item * ((LEVELS + 4) * N + 1)
-    sides_at, end_at, e_at, table = node_at + N, node_at + 2 * N, node_at + 3 * N, node_at + 4 * N
-    v_at = sums + item * (N + 1)
-    tl.store(node_at + lane, node)
-    _largest(table, merge, N, LEVELS)
-    first, last = _sides(table, merge, nodes, N, LEVELS)
+    winner, steps = _decisions(winners, item, n, slots, N)
+    nodes, node, merge = _leaves(winner, steps, n, components, FOREST, N, W)
+    node_at = scratch + item * ((LEVELS + 2) * W + 1)
+    sides_at, table = node_at + W, node_at + 2 * W
+    end_at, e_at = table, table + W  # in its place, once it has been read
+    v_at = sums + item * (W + 1)
+    tl.store(node_at + lane, node, mask=lane < W)
+    tl.store(sides_at + lane, (1 << 9) + 1, mask=lane < W)  # a pair for merges that never were: none may be empty
+    _largest(table, merge, N, W, LEVELS)
+    first, last = _sides(table, merge, nodes, N, W, LEVELS)
     tl.store(sides_at + merge, (first << 18) + (lane << 9) + last, mask=(lane > 0) & (lane < nodes))
     tl.debug_barrier()
-    share, number, begin, m = _shares(sides_at, end_at, nodes, N, LEVELS)
+    share, number, begin, m = _shares(sides_at, end_at, nodes, N, W, LEVELS)
     sides = tl.load(sides_at + m)
     first, gap, last = sides >> 18, sides >> 9 & 511, sides & 511
     width = last - gap + 1
@@ -181,8 +189,7 @@ def _up(
     behind = _divided(begin, share) + 1  # the lanes behind the one where the merge begins
     v, e = tl.gather(v, tl.minimum(behind, N - 1), 0), tl.gather(e, tl.minimum(behind, N - 1), 0)
     v, e = tl.where(behind < N, v, 0.0), tl.where(behind < N, e, NOTHING)
-    winner = tl.load(winners + item * slots + lane, mask=lane < slots, other=-1)
-    live = winner >= 0
+    live = lane < steps
     v_own, e_own = tl.load(v_at + lane, mask=live, other=0.0), tl.load(e_at + lane, mask=live, other=NOTHING)
     v, e = add(v, tl.where(live, e, NOTHING), v_own, e_own)
     logs = finish_decisions(v, e, beta, 1, alpha, out, z, seed, stream, item, n * n, slots, lane, winner, live, MODE)
@@ -211,40 +218,36 @@ def _down(
     MODE: tl.constexpr,
     FOREST: tl.constexpr,
     N: tl.constexpr,
+    W: tl.constexpr,
     LEVELS: tl.constexpr,
-    BLOCK: tl.constexpr,
 ):
     item = tl.program_id(0).to(tl.int64)
-    lane, block = tl.arange(0, N), tl.arange(0, BLOCK)
+    lane = tl.arange(0, N)
     dtype: tl.constexpr = beta.dtype.element_ty
     beta += row_of(item, rows) * n * n
-    idle: tl.constexpr = float("-inf") if (MODE == CONDITIONAL) | (MODE == SPREAD) | (MODE == SHARE) else 0.0
-    for start in range(0, n * n, BLOCK):  # every key, as if it were none; pairs follow
-        place = item * n * n + start + block
-        tl.store(out + place, idle, mask=start + block < n * n)
-        if MODE == SHARE:
-            tl.store(more + place, 0.0, mask=start + block < n * n)
-    nodes, node, merge = _leaves(winners, item, n, components, slots, FOREST, N)
-    leaf_of = scratch + item * ((LEVELS + 2) * N + 1)
-    e_of, table = leaf_of + N, leaf_of + 2 * N
-    v_of = sums + item * (2 * N + 1)
-    tl.store(leaf_of + lane, 0)
+    for start in range(0, n * n, N):  # every key, as if it did not race; pairs follow
+        store_idle(out, more, item * n * n + start + lane, start + lane < n * n, MODE)
+    winner, steps = _decisions(winners, item, n, slots, N)
+    nodes, node, merge = _leaves(winner, steps, n, components, FOREST, N, W)
+    leaf_of = scratch + item * ((LEVELS + 2) * W + 1)
+    e_of, table = leaf_of + W, leaf_of + 2 * W
+    v_of = sums + item * ((2 if MODE == CONDITIONAL else 1) * W + 1)
+    tl.store(leaf_of + lane, 0, mask=lane < W)
     tl.debug_barrier()
     tl.store(leaf_of + node, lane, mask=lane < nodes)
-    winner = tl.load(winners + item * slots + lane, mask=lane < slots, other=-1)
-    live = winner >= 0
+    live = lane < steps
     v, e = decision_term(alpha, h, beta, 1, item, n * n, slots, lane, winner, live, MODE, dtype)
     v, e = tl.associative_scan((v, e), 0, add)
-    tl.store(v_of + lane, v)
-    tl.store(e_of + lane, e)
+    tl.store(v_of + lane, v, mask=lane < W)
+    tl.store(e_of + lane, e, mask=lane < W)
     if MODE == CONDITIONAL:  # each winner strictly below the one before, after rounding
         held = tl.where(live, winner_code(v, e, dtype) + lane, code(tl.full((), float("inf"), dtype)))
-        last = tl.maximum(tl.sum(live.to(tl.int32), 0) - 1, 0)
-        tl.store(v_of + N + lane, decode(tl.associative_scan(held, 0, smaller) - tl.minimum(lane, last)))
-    _largest(table, merge, N, LEVELS)
+        held = tl.associative_scan(held, 0, smaller) - tl.minimum(lane, tl.maximum(steps - 1, 0))
+        tl.store(v_of + W + lane, decode(held), mask=lane < W)
+    _largest(table, merge, N, W, LEVELS)
     folded = n * ((n + 1) // 2)  # rows r and n - 1 - r of the triangle lie in one, which is n - 1 long
-    for start in range(0, folded, BLOCK):
-        p = tl.minimum(start + block, folded - 1)
+    for start in range(0, folded, N):
+        p = tl.minimum(start + lane, folded - 1)
         r = _divided(p, n)
         column = p - r * n
         low = tl.where(column > r, r, n - 1 - r)
@@ -254,39 +257,43 @@ def _down(
         i, j = tl.load(leaf_of + low), tl.load(leaf_of + high)
         gaps = tl.maximum(tl.abs(i - j), 1)
         k = (gaps.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127  # rounded down logarithm
-        row = table + k * N + tl.maximum(i, j) + 1
+        row = table + k * W + tl.maximum(i, j) + 1
         merge = tl.maximum(tl.load(row - gaps), tl.load(row - (1 << k)))
         key = low * n + high
         won = tl.load(winners + item * slots + merge, mask=merge < slots, other=-1) == key
         cap = key
         if MODE == CONDITIONAL:
-            cap = code(tl.load(v_of + N + merge)) - (won == 0).to(tl.int32)
+            cap = code(tl.load(v_of + W + merge)) - (won == 0).to(tl.int32)
         v_key, e_key = tl.load(v_of + merge), tl.load(e_of + merge)
         finish_keys(v_key, e_key, cap, won, beta, 1, grad, g, out, more, seed, stream, item, n * n, key, mask, MODE)
 
 
-def serves(geometry, dtype):
+def serves(geometry):
     return geometry.n <= MOST_NODES
 
 
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
-    tile, warps = tile_of(geometry)
-    levels = tile.bit_length() - 1
-    scratch, sums = _scratch(winners, (levels + 4) * tile), _scratch(winners, tile, beta.dtype)
-    where = (winners, scratch, sums, beta, len(beta), h, alpha, out, log_prob, z, seed, stream, *shape_of(geometry))
-    forest = geometry.extra > 1
-    _up[(len(winners),)](*where, MODE=mode, FOREST=forest, N=tile, LEVELS=levels, num_warps=warps, **EXACT)
+    shape, warps = _tiles(geometry)
+    scratch = _scratch(winners, shape, beta.dtype)
+    where = (winners, *scratch, beta, len(beta), h, alpha, out, log_prob, z, seed, stream, *shape_of(geometry))
+    _up[(len(winners),)](*where, MODE=mode, **shape, num_warps=warps, **EXACT)
 
 
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream):
-    tile, warps = tile_of(geometry)
-    levels = tile.bit_length() - 1
-    scratch, sums = _scratch(winners, (levels + 2) * tile), _scratch(winners, 2 * tile, beta.dtype)
-    where = (winners, scratch, sums, alpha, h, beta, len(beta), grad, g, out, more, seed, stream, *shape_of(geometry))
-    shape = {"FOREST": geometry.extra > 1, "N": tile, "LEVELS": levels, "BLOCK": tile}
+    shape, warps = _tiles(geometry)
+    scratch = _scratch(winners, shape, beta.dtype, 2 if mode == CONDITIONAL else 1)
+    where = (winners, *scratch, alpha, h, beta, len(beta), grad, g, out, more, seed, stream, *shape_of(geometry))
     _down[(len(winners),)](*where, MODE=mode, **shape, num_warps=warps, **EXACT)
 
 
-def _scratch(winners, width, dtype=torch.int32):
+def _tiles(geometry):
+    """A tile is no smaller than a warp; what goes to memory is only as wide as the nodes ask for."""
+    tile, warps = tile_of(geometry)
+    width = max(4, triton.next_power_of_2(geometry.n))
+    return {"FOREST": geometry.extra > 1, "N": tile, "W": width, "LEVELS": width.bit_length() - 1}, warps
+
+
+def _scratch(winners, shape, dtype, rows=1):
     """Rows of odd length: the compiler then sees no vectors in them, and keeps all tiles in one layout."""
-    return torch.empty(len(winners), width + 1, dtype=dtype, device=winners.device)
+    widths = {torch.int32: (shape["LEVELS"] + 2) * shape["W"] + 1, dtype: rows * shape["W"] + 1}
+    return [torch.empty(len(winners), width, dtype=kind, device=winners.device) for kind, width in widths.items()]

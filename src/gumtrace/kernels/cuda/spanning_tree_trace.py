@@ -30,7 +30,6 @@ def _grow(
     seed,
     item,
     n,
-    DRAW: tl.constexpr,
     N: tl.constexpr,
 ):
     """Prim's steps start..stop: u is the node that came last, c and key are the best edges from the tree to `node`.
@@ -44,7 +43,7 @@ def _grow(
     for step in range(start, stop):
         outside = c >= lowest
         edge = tl.minimum(u, node) * n + tl.maximum(u, node)
-        g = noisy(source, 1, seed, item, n * n, edge, outside, DRAW)
+        g = noisy(source, 1, seed, item, n * n, edge, outside)
         bad = tl.where(g < float("inf"), bad, 2)
         new = code(g)
         better = outside & before(new, edge, c, key)
@@ -73,7 +72,6 @@ def _trace(
     n,
     components,
     slots,
-    DRAW: tl.constexpr,
     N: tl.constexpr,
     FEW: tl.constexpr,
 ):
@@ -95,12 +93,12 @@ def _trace(
     if FEW < N:  # when most nodes are inside, noise is drawn for a smaller tile that holds the others
         middle = tl.maximum(last - FEW, 0)
         u, c, key, tree_c, tree_key, rank, wrong = _grow(
-            0, middle, u, node, c, key, tree_c, tree_key, rank, wrong, source, seed, item, n, DRAW, N
+            0, middle, u, node, c, key, tree_c, tree_key, rank, wrong, source, seed, item, n, N
         )
         left = tl.gather(tl.sort(tl.where(c < lowest, node + N, node)), tl.arange(0, FEW), 0) & (N - 1)
         c, key = tl.gather(c, left, 0), tl.gather(key, left, 0)
     u, c, key, tree_c, tree_key, rank, wrong = _grow(
-        middle, last, u, left, c, key, tree_c, tree_key, rank, wrong, source, seed, item, n, DRAW, N
+        middle, last, u, left, c, key, tree_c, tree_key, rank, wrong, source, seed, item, n, N
     )
     unseen = tl.where(steps > 0, nodes, 0)  # padding may hold no nan either
     for v in range(tl.where(unseen < n, n, 0)):
@@ -109,18 +107,18 @@ def _trace(
         wrong = tl.maximum(wrong, tl.max(tl.where(x < float("inf"), 0, 2), 0))
     found = tree_c > lowest
     stuck = (steps < 0) | (tl.sum(found.to(tl.int32), 0) < steps)
-    kept = tl.where(stuck, 0, steps)
+    kept = tl.where(stuck | (wrong > 0), 0, steps)
     tl.store(winners + item * slots + rank, tree_key, mask=found & (rank < kept))
     tl.store(winners + item * slots + node, -1, mask=(node < slots) & (node >= kept))
     tl.store(status + item, tl.maximum(wrong, stuck.to(tl.int32)).to(tl.int8))
 
 
-def trace(geometry, source, sizes, seed, draw, winners, links, status):
+def trace(geometry, source, sizes, seed, winners, links, status):
     tile, warps = tile_of(geometry)
     size_rows = 1 if sizes is None else len(sizes)
     where = (source, len(source), sizes, size_rows, seed, winners, status, *shape_of(geometry))
     few = max(SMALLEST, tile // 2)
-    _trace[(len(winners),)](*where, DRAW=draw, N=tile, FEW=few, num_warps=warps, **EXACT)
+    _trace[(len(winners),)](*where, N=tile, FEW=few, num_warps=warps, **EXACT)
 
 
 def tile_of(geometry):

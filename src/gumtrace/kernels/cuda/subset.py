@@ -1,4 +1,9 @@
-"""Subsets and permutations: the first k, or all, of the keys in order. Rows of any length go by in blocks."""
+"""Subsets and permutations, the first k, or all, of the keys in order: who raced with whom. Rows of any length go by in
+blocks, keys WIDTH and decisions STEPS at a time. How the first are found is in subset_trace.py.
+
+All keys that race in a permutation win, so only winners are looked at. Where a trace comes from under another mask some
+have not won: they are counted, and then the item is done once more with them as the losers that they are.
+"""
 
 import torch
 import triton
@@ -13,76 +18,32 @@ from gumtrace.kernels.cuda.formula import (
     finish_decisions,
     finish_keys,
     key_term,
+    known,
+    store_idle,
     winner_code,
 )
-from gumtrace.kernels.cuda.noise import noisy, row_of
-from gumtrace.kernels.cuda.order import code, least, smaller
-from gumtrace.kernels.cuda.sampling import perturb
+from gumtrace.kernels.cuda.noise import row_of
+from gumtrace.kernels.cuda.order import code, smaller
+from gumtrace.kernels.cuda.subset_trace import FEW
+from gumtrace.kernels.cuda.subset_trace import trace as trace  # of this structure's functions
 from gumtrace.kernels.cuda.wide import NOTHING, add, at, total
-from gumtrace.kernels.kinds import NOT_A_NUMBER, PERMUTATION, STUCK
+from gumtrace.kernels.kinds import PERMUTATION
 
 LONGEST = 1 << 23  # a code plus a position must fit an integer
-IN_REGISTERS = 1024  # longest row that one program sorts; longer ones go to torch's sort
-BLOCK = 1024  # keys or decisions that go by at once in `up` and `down`
-FEW = 64  # most winners that are picked one by one
+BLOCK = 1024  # keys or decisions that go by at once
 
 
 @triton.jit
-def _pick(source, rows, sizes, size_rows, seed, winners, status, d, slots, DRAW: tl.constexpr, WIDTH: tl.constexpr):
-    """The first k keys, one by one."""
-    item = tl.program_id(0).to(tl.int64)
-    key = tl.arange(0, WIDTH)
-    g = noisy(source, rows, seed, item, d, key, key < d, DRAW)
-    wrong = tl.max(tl.where(g < float("inf"), 0, 2), 0)
-    lowest = least(g)
-    c = code(g)
-    k = slots
-    if sizes is not None:
-        k = tl.load(sizes + row_of(item, size_rows))
-    found = 0
-    for b in range(slots):
-        top = tl.max(c, 0)
-        winner = tl.min(tl.where(c == top, key, WIDTH), 0)
-        good = (top > lowest) & (b < k)
-        tl.store(winners + item * slots + b, tl.where(good, winner, -1))
-        c = tl.where(key == winner, lowest, c)
-        found += good.to(tl.int32)
-    tl.store(status + item, tl.maximum(wrong, (found < k).to(tl.int32)).to(tl.int8))
+def _winners(winners, item, d, slots, b):
+    return known(tl.load(winners + item * slots + b, mask=b < slots, other=-1), d)
 
 
 @triton.jit
-def _sort(
-    source,
-    rows,
-    sizes,
-    size_rows,
-    seed,
-    winners,
-    status,
-    d,
-    slots,
-    ALL: tl.constexpr,
-    DRAW: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """Keys in order, all or the first k: float32 codes with their indices behind them as one integer."""
-    item = tl.program_id(0).to(tl.int64)
-    key = tl.arange(0, WIDTH)
-    g = noisy(source, rows, seed, item, d, key, key < d, DRAW)
-    wrong = tl.max(tl.where(g < float("inf"), 0, 2), 0)
-    packed = tl.sort((code(g).to(tl.int64) << 32) | (WIDTH - 1 - key).to(tl.int64), descending=True)
-    k = slots
-    if sizes is not None:
-        k = tl.load(sizes + row_of(item, size_rows))
-    good = ((packed >> 32).to(tl.int32) > least(g)) & (key < k)
-    tl.store(
-        winners + item * slots + key,
-        tl.where(good, WIDTH - 1 - (packed & 0xFFFFFFFF).to(tl.int32), -1),
-        mask=key < slots,
-    )
-    if not ALL:
-        wrong = tl.maximum(wrong, (tl.sum(good.to(tl.int32), 0) < k).to(tl.int32))
-    tl.store(status + item, wrong.to(tl.int8))
+def _mark(winners, chosen, item, d, slots, WIDTH: tl.constexpr):
+    for start in range(0, slots, WIDTH):
+        winner = _winners(winners, item, d, slots, start + tl.arange(0, WIDTH))
+        tl.store(chosen + item * d + winner, 1, mask=winner >= 0)
+    tl.debug_barrier()
 
 
 @triton.jit
@@ -97,12 +58,62 @@ def _unchosen(winners, chosen, item, d, slots, key, MARKED: tl.constexpr):
 
 
 @triton.jit
-def _mark(winners, chosen, item, d, slots, WIDTH: tl.constexpr):
-    for start in range(0, slots, WIDTH):
-        b = start + tl.arange(0, WIDTH)
-        winner = tl.load(winners + item * slots + b, mask=b < slots, other=-1)
-        tl.store(chosen + item * d + winner, 1, mask=winner >= 0)
-    tl.debug_barrier()
+def _racing(beta, rows, item, d, key, mask, MODE: tl.constexpr):
+    """Which of some keys race, as numbers; all in SPREAD, which knows no log-rates."""
+    some = mask
+    if MODE != SPREAD:
+        some = tl.load(beta + row_of(item, rows) * d + key, mask=mask, other=float("-inf")) > float("-inf")
+    return some.to(tl.int32)
+
+
+@triton.jit
+def _left_out(beta, rows, item, d, met, MODE: tl.constexpr, WIDTH: tl.constexpr):
+    """How many keys race beyond those met as winners, `met` of each lane. Comes last: by now they are in the cache."""
+    lane = tl.arange(0, WIDTH)
+    left = -met
+    for start in range(0, d, WIDTH):
+        left += _racing(beta, rows, item, d, start + lane, start + lane < d, MODE)
+    return tl.sum(left, 0)
+
+
+@triton.jit
+def _sum_unchosen(
+    winners, chosen, beta, rows, h, item, d, slots, MARKED: tl.constexpr, MODE: tl.constexpr, WIDTH: tl.constexpr
+):
+    """What the keys add that race in every decision."""
+    v_all, e_all = tl.full((), 0.0, beta.dtype.element_ty), tl.full((), NOTHING, tl.int32)
+    for start in range(0, d, WIDTH):
+        key = start + tl.arange(0, WIDTH)
+        free = _unchosen(winners, chosen, item, d, slots, key, MARKED)
+        v, e = key_term(beta, rows, h, item, d, key, free, MODE)
+        v, e = total(v, e)
+        v_all, e_all = add(v_all, e_all, v, e)
+    return v_all, e_all
+
+
+@triton.jit
+def _sum_chosen(
+    winners, beta, rows, h, alpha, out, z, seed, stream, item, d, slots, v_after, e_after, MODE, STEPS: tl.constexpr
+):
+    """Decisions from the last to the first, given what races on after the last. Returns their part of log P(T), and how
+    many winners race, of each lane."""
+    log_probs = tl.full((), 0.0, tl.float64)
+    step = tl.arange(0, STEPS)
+    met = step * 0
+    blocks = tl.cdiv(slots, STEPS)
+    for i in range(blocks):
+        b = (blocks - 1 - i) * STEPS + step
+        winner = _winners(winners, item, d, slots, b)
+        live = winner >= 0
+        met += _racing(beta, rows, item, d, winner, live, MODE)
+        v, e = key_term(beta, rows, h, item, d, winner, live, MODE)
+        v, e = tl.associative_scan((v, e), 0, add, reverse=True)
+        v, e = add(v, e, v_after, e_after)
+        log_probs += finish_decisions(
+            v, e, beta, rows, alpha, out, z, seed, stream, item, d, slots, b, winner, live, MODE
+        )
+        v_after, e_after = at(v, e, step == 0)
+    return log_probs, met
 
 
 @triton.jit
@@ -126,35 +137,60 @@ def _up(
     WIDTH: tl.constexpr,
     STEPS: tl.constexpr,
 ):
-    """Keys go by WIDTH at a time, decisions by STEPS, from the last to the first."""
     item = tl.program_id(0).to(tl.int64)
-    v_after = tl.full((), 0.0, beta.dtype.element_ty)  # what races on after the decisions seen so far
-    e_after = tl.full((), NOTHING, tl.int32)
-    if not ALL:  # keys that were not chosen race in every decision
+    v, e = tl.full((), 0.0, beta.dtype.element_ty), tl.full((), NOTHING, tl.int32)
+    if not ALL:
         if MARKED:
             _mark(winners, chosen, item, d, slots, WIDTH)
-        for start in range(0, d, WIDTH):
+        v, e = _sum_unchosen(winners, chosen, beta, rows, h, item, d, slots, MARKED, MODE, WIDTH)
+    logs, met = _sum_chosen(winners, beta, rows, h, alpha, out, z, seed, stream, item, d, slots, v, e, MODE, STEPS)
+    left = 0
+    if ALL:
+        left = _left_out(beta, rows, item, d, met, MODE, WIDTH)
+    if left > 0:
+        tl.debug_barrier()
+        for start in range(0, d, WIDTH):  # `out`, which is as long, lends its memory for the marks
             key = start + tl.arange(0, WIDTH)
-            free = _unchosen(winners, chosen, item, d, slots, key, MARKED)
-            v, e = key_term(beta, rows, h, item, d, key, free, MODE)
-            v, e = total(v, e)
-            v_after, e_after = add(v_after, e_after, v, e)
-    log_probs = tl.full((), 0.0, tl.float64)
-    step = tl.arange(0, STEPS)
-    blocks = tl.cdiv(slots, STEPS)
-    for i in range(blocks):
-        b = (blocks - 1 - i) * STEPS + step
-        winner = tl.load(winners + item * slots + b, mask=b < slots, other=-1)
-        live = winner >= 0
-        v, e = key_term(beta, rows, h, item, d, winner, live, MODE)
-        v, e = tl.associative_scan((v, e), 0, add, reverse=True)
-        v, e = add(v, e, v_after, e_after)
-        log_probs += finish_decisions(
-            v, e, beta, rows, alpha, out, z, seed, stream, item, d, slots, b, winner, live, MODE
-        )
-        v_after, e_after = at(v, e, step == 0)
+            tl.store(out + item * d + key, 0, mask=key < d)
+        tl.debug_barrier()
+        _mark(winners, out, item, d, slots, WIDTH)
+        v, e = _sum_unchosen(winners, out, beta, rows, h, item, d, slots, True, MODE, WIDTH)
+        tl.debug_barrier()
+        logs, met = _sum_chosen(winners, beta, rows, h, alpha, out, z, seed, stream, item, d, slots, v, e, MODE, STEPS)
     if MODE == LOG_PROB:
-        tl.store(log_prob + item, log_probs.to(beta.dtype.element_ty))
+        tl.store(log_prob + item, logs.to(beta.dtype.element_ty))
+
+
+@triton.jit
+def _hand_to_chosen(
+    winners, alpha, h, beta, rows, grad, g, out, more, seed, stream, item, d, slots, MODE, STEPS: tl.constexpr
+):
+    """Winners get the sum over their own decision and all before it. Returns the sum over all, the code that losers may
+    not pass, and how many winners race, of each lane."""
+    dtype: tl.constexpr = beta.dtype.element_ty
+    v_all, e_all = tl.full((), 0.0, dtype), tl.full((), NOTHING, tl.int32)
+    lowest = code(tl.full((), float("inf"), dtype))  # of code + position, over the winners so far
+    count = tl.full((), 0, tl.int32)
+    step = tl.arange(0, STEPS)
+    met = step * 0
+    for start in range(0, slots, STEPS):
+        b = start + step
+        winner = _winners(winners, item, d, slots, b)
+        live = winner >= 0
+        count += tl.sum(live.to(tl.int32), 0)
+        met += _racing(beta, rows, item, d, winner, live, MODE)
+        v, e = decision_term(alpha, h, beta, rows, item, d, slots, b, winner, live, MODE, dtype)
+        v, e = tl.associative_scan((v, e), 0, add)
+        v, e = add(v, e, v_all, e_all)
+        v_all, e_all = at(v, e, step == STEPS - 1)
+        cap = lowest + step * 0
+        if MODE == CONDITIONAL:  # each winner strictly below the one before, after rounding
+            held = tl.where(live, winner_code(v, e, dtype) + b, cap)
+            cap = tl.minimum(tl.associative_scan(held, 0, smaller), lowest)
+            lowest = tl.min(cap, 0)
+            cap -= b
+        finish_keys(v, e, cap, live, beta, rows, grad, g, out, more, seed, stream, item, d, winner, live, MODE)
+    return v_all, e_all, lowest - count, met
 
 
 @triton.jit
@@ -180,78 +216,38 @@ def _down(
     STEPS: tl.constexpr,
 ):
     item = tl.program_id(0).to(tl.int64)
-    dtype: tl.constexpr = beta.dtype.element_ty
-    v_all = tl.full((), 0.0, dtype)
-    e_all = tl.full((), NOTHING, tl.int32)
-    lowest = code(tl.full((), float("inf"), dtype))  # of code + position, over the winners so far
-    count = tl.full((), 0, tl.int32)
-    step = tl.arange(0, STEPS)
-    for start in range(0, slots, STEPS):
-        b = start + step
-        winner = tl.load(winners + item * slots + b, mask=b < slots, other=-1)
-        live = winner >= 0
-        count += tl.sum(live.to(tl.int32), 0)
-        v, e = decision_term(alpha, h, beta, rows, item, d, slots, b, winner, live, MODE, dtype)
-        v, e = tl.associative_scan((v, e), 0, add)
-        v, e = add(v, e, v_all, e_all)
-        v_all, e_all = at(v, e, step == STEPS - 1)
-        cap = lowest + step * 0
-        if MODE == CONDITIONAL:  # each winner strictly below the one before, after rounding
-            held = tl.where(live, winner_code(v, e, dtype) + b, cap)
-            cap = tl.minimum(tl.associative_scan(held, 0, smaller), lowest)
-            lowest = tl.min(cap, 0)
-            cap -= b
-        finish_keys(v, e, cap, live, beta, rows, grad, g, out, more, seed, stream, item, d, winner, live, MODE)
+    lane = tl.arange(0, WIDTH)
+    if ALL:
+        for start in range(0, d, WIDTH):  # every key, as if it did not race; winners follow
+            store_idle(out, more, item * d + start + lane, start + lane < d, MODE)
+        tl.debug_barrier()
+    v_all, e_all, below, met = _hand_to_chosen(
+        winners, alpha, h, beta, rows, grad, g, out, more, seed, stream, item, d, slots, MODE, STEPS
+    )
+    left = 1
+    if ALL:
+        left = _left_out(beta, rows, item, d, met, MODE, WIDTH)
     if MARKED:
         _mark(winners, chosen, item, d, slots, WIDTH)
-    for start in range(0, d, WIDTH):
-        key = start + tl.arange(0, WIDTH)
-        if ALL:  # every key that races has won
-            x = tl.load(beta + row_of(item, rows) * d + key, mask=key < d, other=0.0)
-            free = x == float("-inf")
-        else:
-            free = _unchosen(winners, chosen, item, d, slots, key, MARKED)
-        v, e = v_all + tl.zeros([WIDTH], dtype), e_all + tl.zeros([WIDTH], tl.int32)
-        cap = lowest - count + tl.zeros([WIDTH], tl.int32)
-        finish_keys(v, e, cap, key < 0, beta, rows, grad, g, out, more, seed, stream, item, d, key, free, MODE)
+    if left > 0:
+        if ALL:
+            tl.debug_barrier()
+        v, e, cap = v_all + tl.zeros([WIDTH], v_all.dtype), e_all + lane * 0, below + lane * 0
+        for start in range(0, d, WIDTH):
+            key = start + lane
+            free = key < d
+            if not ALL:
+                free = _unchosen(winners, chosen, item, d, slots, key, MARKED)
+            finish_keys(v, e, cap, key < 0, beta, rows, grad, g, out, more, seed, stream, item, d, key, free, MODE)
+        if ALL:
+            tl.debug_barrier()
+            _hand_to_chosen(
+                winners, alpha, h, beta, rows, grad, g, out, more, seed, stream, item, d, slots, MODE, STEPS
+            )
 
 
-WRITES_EVERY_KEY = True
-
-
-def serves(geometry, dtype):
+def serves(geometry):
     return geometry.keys <= LONGEST
-
-
-def trace(geometry, source, sizes, seed, draw, winners, links, status):
-    d, slots, items = geometry.keys, geometry.winner_slots, len(winners)
-    every = geometry.kind == PERMUTATION
-    few = slots <= FEW and not every
-    if d > IN_REGISTERS or (source.dtype == torch.float64 and not few):
-        if draw:
-            g = torch.empty(items, d, dtype=source.dtype, device=source.device)
-            perturb(geometry, source, seed, g)
-            source = g
-        return _by_sorting(source, sizes, every, winners, status)
-    block = max(16, triton.next_power_of_2(d))
-    size_rows = 1 if sizes is None else len(sizes)
-    where = (source, len(source), sizes, size_rows, seed, winners, status, d, slots)
-    if few:
-        _pick[(items,)](*where, DRAW=draw, WIDTH=block, num_warps=max(1, min(4, block // 256)), **EXACT)
-    else:
-        _sort[(items,)](*where, ALL=every, DRAW=draw, WIDTH=block, num_warps=max(1, block // 512), **EXACT)
-
-
-def _by_sorting(g, sizes, every, winners, status):
-    """Long rows, and codes that leave no room for an index, by torch's own sort."""
-    items, slots = winners.shape
-    order = (g + 0.0).sort(dim=-1, descending=True, stable=True)  # -0.0 and 0.0 are one number
-    good = order.values[:, :slots] > -torch.inf
-    k = torch.full((1,), slots, device=g.device) if sizes is None else sizes.repeat(items // len(sizes))
-    good &= torch.arange(slots, device=g.device) < k[:, None]
-    winners.copy_(torch.where(good, order.indices[:, :slots], -1))
-    wrong = torch.where((g < torch.inf).all(-1), 0, NOT_A_NUMBER)
-    status.copy_(wrong if every else torch.where(good.sum(-1) < k, wrong.clamp(min=STUCK), wrong))
 
 
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
@@ -260,8 +256,6 @@ def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, s
 
 
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream):
-    if geometry.kind == PERMUTATION and mode == SPREAD:
-        out.fill_(-torch.inf)  # keys that do not race
     where = (alpha, h, beta, len(beta), grad, g, out, more, seed, stream)
     _walk(_down, geometry, winners, mode, where)
 
@@ -272,7 +266,7 @@ def _walk(kernel, geometry, winners, mode, where):
     marked = slots > FEW and not every
     chosen = torch.zeros(items, d, dtype=torch.int8, device=winners.device) if marked else None
     width = min(BLOCK, max(16, triton.next_power_of_2(d)))
-    steps = min(width, max(2, triton.next_power_of_2(slots)))
+    steps = width if every else min(width, max(2, triton.next_power_of_2(slots)))
     kinds = {"ALL": every, "MARKED": marked, "MODE": mode, "WIDTH": width, "STEPS": steps}
     warps = max(1, min(4, width // 128))
     kernel[(items,)](winners, chosen, *where, d, slots, **kinds, num_warps=warps, **EXACT)

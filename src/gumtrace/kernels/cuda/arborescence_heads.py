@@ -1,0 +1,42 @@
+"""Arborescences: the tree of a trace."""
+
+import triton
+import triton.language as tl
+
+from gumtrace.kernels.cuda.arborescence_trace import layout
+from gumtrace.kernels.cuda.formula import EXACT, known
+
+
+@triton.jit
+def around(links, slot, mask, slots):
+    """The cycles around supernodes, -1 for none. They have later numbers: what is written elsewhere is not believed, so
+    that ways along them end, and inside."""
+    link = tl.load(links + slot, mask=mask, other=-1)
+    return tl.where((link > slot) & (link < slots), link, -1)
+
+
+@triton.jit(do_not_specialize=["n", "slots"])
+def _heads(winners, links, head, n, slots, N: tl.constexpr):
+    """From the outside in: the edge that enters a cycle replaces the winner of the member it enters."""
+    item = tl.program_id(0).to(tl.int64)
+    links += item * slots
+    slot = tl.arange(0, 2 * N)
+    edge = known(tl.load(winners + item * slots + slot, mask=slot < slots, other=-1), n * n)
+    s = tl.max(tl.where(edge >= 0, slot, -1), 0)
+    while s >= n:
+        entering = tl.max(tl.where(slot == s, edge, -1), 0)
+        inner = tl.maximum(entering, 0) % n
+        outer = around(links, inner, True, slots)
+        while (outer >= 0) & (outer != s):
+            inner = outer
+            outer = around(links, inner, True, slots)
+        edge = tl.where((slot == inner) & (outer == s) & (entering >= 0), entering, edge)
+        s -= 1
+    tl.store(head + item * n + slot, tl.where(edge >= 0, edge // n, -1), mask=slot < n)
+
+
+def heads(geometry, winners, links, head):
+    if geometry.n > 0:
+        tile, warps, _ = layout(geometry.n, len(winners), winners.device)
+        where = (winners, links, head, geometry.n, geometry.winner_slots)
+        _heads[(len(winners),)](*where, N=tile, num_warps=warps, **EXACT)

@@ -1,0 +1,173 @@
+"""For tests of the Triton kernels against their CPU twins: small geometries of every kind, log-rates, noise, and memory
+that tells who did not write it. On a GPU where there is one, else in Triton's interpreter on the CPU."""
+
+import os
+
+import pytest
+import torch
+from common import seeded
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton", reason="needs triton: it comes with CUDA builds of torch, or pip install triton")
+
+from gumtrace.kernels import kinds
+from gumtrace.kernels.cpu import ops as cpu
+from gumtrace.kernels.cuda import spanning_tree_trace
+from gumtrace.kernels.kinds import Geometry
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+GUARD = 64  # elements on either side of what torch.empty gives
+
+
+def subset(d, k):
+    return Geometry(kinds.SUBSET, d, k, k, 0, k)
+
+
+def permutation(d):
+    return Geometry(kinds.PERMUTATION, d, d, d, 0, d)
+
+
+def matching(n, m):
+    return Geometry(kinds.MATCHING, n * m, n, n, 0, n, m)
+
+
+def spanning_tree(n, components=1):
+    steps = max(n - components, 0)
+    return Geometry(kinds.SPANNING_TREE, n * n, steps, steps, 0, n, 0, components)
+
+
+def arborescence(n, root=0):
+    slots = max(n, 2 * n - 2)
+    return Geometry(kinds.ARBORESCENCE, n * n, slots, slots, slots, n, 0, root)
+
+
+def binary_tree(n):
+    return Geometry(kinds.BINARY_TREE, n, n, 0, n, n)
+
+
+GEOMETRIES = {
+    "subset": subset(21, 5),
+    "subset-all": subset(6, 6),
+    "subset-none": subset(5, 0),
+    "subset-many": subset(90, 70),
+    "permutation": permutation(19),
+    "permutation-one": permutation(1),
+    "matching": matching(6, 6),
+    "matching-wide": matching(5, 33),
+    "matching-one": matching(1, 1),
+    "matching-none": matching(0, 3),
+    "tree": spanning_tree(7),
+    "tree-two": spanning_tree(2),
+    "tree-one": spanning_tree(1),
+    "forest": spanning_tree(8, 3),
+    "arborescence": arborescence(7),
+    "arborescence-root": arborescence(6, 4),
+    "arborescence-two": arborescence(2, 1),
+    "arborescence-one": arborescence(1),
+    "binary": binary_tree(13),
+    "binary-one": binary_tree(1),
+    "binary-full": binary_tree(32),
+}
+SCALES = {"random": 1.0, "ties": 1.0, "masked": 1.0, "wide": 5000.0}
+BATCH, SAMPLES = 3, 2
+every_geometry = pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
+FULL = torch.cuda.is_available()  # the interpreter is slow: there each test takes the kinds that can tell it most
+
+
+def kinds_for(*few):
+    """float32 with these kinds of log-rates, float64 with the last of them; all of both on a GPU."""
+    pairs = [(torch.float32, kind) for kind in (SCALES if FULL else few)]
+    pairs += [(torch.float64, kind) for kind in (SCALES if FULL else few[-1:])]
+    return pytest.mark.parametrize(("dtype", "kind"), pairs, ids=[f"{str(d)[6:]}-{kind}" for d, kind in pairs])
+
+
+def sizes_of(geometry, kind):
+    """Ragged items among the masked ones, where the kernel asks for sizes."""
+    if kind == "masked" and geometry.kind in (kinds.SPANNING_TREE, kinds.ARBORESCENCE) and geometry.n > 3:
+        least = max(geometry.extra + 1, 2)
+        return torch.tensor([geometry.n, least, geometry.n - 1], dtype=torch.int32)
+    if kind == "masked" and geometry.kind == kinds.SUBSET and geometry.n > 1:
+        return torch.tensor([geometry.n, 0, geometry.n - 1], dtype=torch.int32)
+    return None
+
+
+def rates(geometry, kind, dtype, rows=BATCH):
+    """Log-rates (rows, keys): normal, rounded so that many are equal, with keys that do not race, or huge."""
+    x = SCALES[kind] * torch.randn(rows, geometry.keys, generator=seeded(geometry.keys), dtype=dtype)
+    if kind == "ties":
+        x = x.round()
+    if kind == "masked":
+        sizes = sizes_of(geometry, kind)
+        if geometry.kind in (kinds.SPANNING_TREE, kinds.ARBORESCENCE):
+            keep = torch.rand(x.shape, generator=seeded(1)) < 0.9
+            n = geometry.n
+            for row in range(rows):
+                nodes = n if sizes is None else int(sizes[row % len(sizes)])
+                grid = keep[row].view(n, n)
+                for v in range(1, nodes):  # a path through all nodes, so that the rest may be missing
+                    grid[v - 1, v] = grid[v, v - 1] = True
+                grid[nodes:] = False
+                grid[:, nodes:] = False
+        elif geometry.kind == kinds.SUBSET:
+            spare = max(geometry.keys - geometry.n, 0)
+            keep = torch.ones(x.shape, dtype=torch.bool)
+            keep[:, :spare] = torch.rand(rows, spare, generator=seeded(1)) < 0.5
+        else:
+            keep = torch.rand(x.shape, generator=seeded(1)) < 0.6
+        x = x.masked_fill(~keep, -torch.inf)
+    return x
+
+
+def noise(geometry, kind, dtype):
+    """G for SAMPLES x BATCH items; ties stay ties."""
+    x = rates(geometry, kind, dtype).repeat(SAMPLES, 1)
+    if kind == "ties":
+        return x
+    return x + torch.randn(x.shape, generator=seeded(2), dtype=dtype)
+
+
+def poison(x):
+    """Fill with nan, or an impossible integer."""
+    return x.fill_(torch.nan if x.is_floating_point() else x.dtype == torch.bool or -77)
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch):
+    """What torch.empty gives is poison until a kernel writes it, and stays so on both sides of it."""
+    real, sides = torch.empty, []
+
+    def empty(*size, **options):
+        shape = real(*size, device="meta").shape
+        end = GUARD + shape.numel()
+        whole = poison(real(end + GUARD, **options))
+        sides.extend([whole[:GUARD], whole[end:]])
+        return whole[GUARD:end].view(shape)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    monkeypatch.setattr(torch, "empty_like", lambda x: empty(x.shape, dtype=x.dtype, device=x.device))
+    yield
+    monkeypatch.undo()
+    for side in sides:
+        assert torch.equal(side.view(torch.uint8), poison(side.clone()).view(torch.uint8))
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    """The interpreter scans lane by lane."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(spanning_tree_trace, "SMALLEST", 4)
+
+
+def on(device, *tensors):
+    return [None if t is None else t.to(device) for t in tensors]
+
+
+def same(ours, theirs, rtol=2e-5, atol=2e-5):
+    torch.testing.assert_close(ours.cpu(), theirs.cpu(), rtol=rtol, atol=atol)
+
+
+def twin_traces(geometry, kind, dtype):
+    sizes = sizes_of(geometry, kind)
+    g = noise(geometry, kind, dtype)
+    return g, sizes, cpu.trace(geometry, g, sizes)

@@ -1,0 +1,132 @@
+"""The Triton kernels, and some of their CPU twins, on what is not as it should be: numbers that are none, traces from
+anywhere. Nothing may be read or written outside, or before it was written; `poisoned` looks after that."""
+
+import kernelcases
+import pytest
+import torch
+from common import seeded
+from kernelcases import (
+    DEVICE,
+    GEOMETRIES,
+    arborescence,
+    binary_tree,
+    matching,
+    on,
+    permutation,
+    same,
+    spanning_tree,
+    subset,
+)
+
+from gumtrace.kernels import kinds
+from gumtrace.kernels.cpu import ops as cpu
+from gumtrace.kernels.cuda import ops as cuda
+from gumtrace.kernels.cuda import sampling
+
+poisoned, small_tiles = kernelcases.poisoned, kernelcases.small_tiles
+
+SPARSE = kinds.Geometry(kinds.SPARSE_TREE, 3, 2, 2, 0, 3, 0, 1, torch.tensor([[0, 1, 0], [1, 2, 2]], dtype=torch.int32))
+OTHERS = [arborescence(7), binary_tree(13), SPARSE]
+NONE = {kinds.BINARY_TREE: -2}  # links of a token that does not race; elsewhere -1
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # by numpy, in the interpreter: inf - inf
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("geometry", [*GEOMETRIES.values(), SPARSE], ids=[*GEOMETRIES, "sparse"])
+def test_not_a_number_leaves_no_trace(geometry, bad):
+    """Nor what the memory held before: kernels index by it."""
+    racing = sampling.racing_by_kind(geometry, torch.device("cpu"))
+    keys = torch.arange(geometry.keys) if racing is None else racing.nonzero().flatten()
+    g = torch.randn(3, geometry.keys, generator=seeded(1))
+    g[1, keys[-1:]] = bad
+    winners, links, status = cpu.trace(geometry, g, None)
+    assert status.tolist() == [0, kinds.NOT_A_NUMBER if len(keys) > 0 else 0, 0]
+    if len(keys) > 0:
+        assert (winners[1] == -1).all()
+        assert (links[1] == NONE.get(geometry.kind, -1)).all()
+    ours = cuda.trace(geometry, *on(DEVICE, g), None)
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(ours, (winners, links, status), strict=True))
+
+
+def results(ops, geometry, x, winners, links):
+    """What all operators make of a trace."""
+    items, decisions = len(winners), geometry.decisions
+    alpha, h = (torch.randn(items, decisions, generator=seeded(i)).to(x.device) for i in (1, 2))
+    key_h, seed = torch.randn(x.shape, generator=seeded(3)).to(x.device), torch.tensor([8, 9], device=x.device)
+    log_prob, kept = ops.log_prob(geometry, x, winners, links)
+    g, totals, z, _ = ops.conditional(geometry, x, None, winners, links, seed)
+    return {
+        "log_prob": log_prob,
+        "log_prob_grad": ops.log_prob_grad(geometry, x, winners, links, kept, h.new_ones(items)),
+        "to_keys": ops.to_keys(geometry, winners, links, alpha, x, h),
+        "to_decisions": ops.to_decisions(geometry, winners, links, alpha, x, key_h),
+        "log_spread": ops.log_spread(geometry, winners, links, alpha),
+        "conditional": g,
+        "conditional_grad": ops.conditional_grad(geometry, x, winners, links, totals, z, g, key_h),
+        **({} if geometry.kind == kinds.BINARY_TREE else {"indicator": ops.indicator(geometry, winners, x.dtype)}),
+        **({"heads": ops.arborescence_heads(geometry, winners, links)} if geometry.kind == kinds.ARBORESCENCE else {}),
+    }
+
+
+@pytest.mark.parametrize("ops", [cpu, cuda], ids=["cpu", "cuda"])
+@pytest.mark.parametrize("wrong", [10**8, -77])
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        *(GEOMETRIES[name] for name in ("subset", "subset-many", "permutation", "matching-wide", "tree", "forest")),
+        *OTHERS,
+    ],
+    ids=lambda g: f"{g.kind}-{g.keys}",
+)
+def test_nonsense_in_a_trace_is_no_decision(geometry, wrong, ops):
+    """It is not believed, and nothing is read or written where it points to."""
+    if ops is cuda and geometry is SPARSE:
+        pytest.skip("visits the CPU")
+    device = DEVICE if ops is cuda else "cpu"
+    x = torch.randn(2, geometry.keys, generator=seeded(1))
+    winners, links, _ = on(device, *cpu.trace(geometry, x + torch.randn(x.shape, generator=seeded(2)), None))
+    clean, clean_links = winners.clone(), links.clone()
+    for row, plain, none in ((winners, clean, -1), (links, clean_links, NONE.get(geometry.kind, -1))):
+        row[1, 1::3], plain[1, 1::3] = wrong, none
+    ours, expected = (results(ops, geometry, *on(device, x), *t) for t in ((winners, links), (clean, clean_links)))
+    for name, value in ours.items():
+        torch.testing.assert_close(value, expected[name], equal_nan=True, msg=name)
+        assert not value.isnan().any(), name
+
+
+@pytest.mark.parametrize(
+    ("geometry", "winners", "links"),
+    [
+        (spanning_tree(4), [1, 1, 1], []),
+        (spanning_tree(4), [0, 5, 10], []),
+        (spanning_tree(6, 3), [35, 35, 35], []),
+        (subset(6, 3), [2, 2, 2], []),
+        (permutation(4), [0, 0, 3, 3], []),
+        (matching(3, 4), [0, 1, 4], []),
+        (binary_tree(4), [], [1, 0, 3, 2]),
+        (arborescence(4), [1, 1, 1, 1, 1, 1], [5, 5, 4, 5, 5, 4]),
+    ],
+    ids=lambda x: f"{x.kind}" if isinstance(x, kinds.Geometry) else "",
+)
+def test_traces_that_no_run_gives(geometry, winners, links):
+    """Whatever comes of them, it is not made of memory that nobody wrote."""
+    x = torch.randn(2, geometry.keys, generator=seeded(1))
+    trace = (torch.tensor([row, row], dtype=torch.int32).reshape(2, -1) for row in (winners, links))
+    for name, value in results(cuda, geometry, *on(DEVICE, x, *trace)).items():
+        assert not value.isnan().any(), name
+
+
+@pytest.mark.parametrize("block", [16, 1024])
+def test_permutations_under_another_mask(block, monkeypatch):
+    """Keys race that have not won, and keys have won that do not race."""
+    monkeypatch.setattr(cuda.subset, "BLOCK", block)
+    geometry = permutation(19)
+    x = torch.randn(4, 19, generator=seeded(1))
+    winners = x.argsort().int()
+    winners[0, 15:] = winners[1, 0:] = winners[2, 18:] = -1
+    x[2, winners[2, 3]] = x[3, winners[3, :9].long()] = -torch.inf
+    trace = winners, winners[:, :0]
+    ours = results(cuda, geometry, *on(DEVICE, x, *trace))
+    for name, value in results(cpu, geometry, x, *trace).items():
+        if not name.startswith("conditional"):  # other noise
+            same(ours[name], value)
