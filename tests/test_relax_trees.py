@@ -84,7 +84,7 @@ def test_kernel_and_torch_agree(span, root):
     sizes = torch.tensor([8, 8, 6, 1, 0, 8], dtype=torch.int32)
     for tangents in range(3):
         along = torch.randn(tangents, 6, 8, 8, generator=seeded(), dtype=torch.float64)
-        ours = trees._derivative(u, tuple(along), sizes, root)
+        ours = trees.visit(u, along, sizes, root)
         torch.testing.assert_close(ours, trees.sweeps(u, along, sizes, root), rtol=0, atol=1e-12 * (1 + span / 100))
         assert ours.isfinite().all()
 
@@ -116,6 +116,14 @@ def test_second_backward_is_the_last():
     curve = torch.autograd.grad(slope[0, 1], u, create_graph=True)[0]
     with pytest.raises(NotImplementedError, match="twice, not three times"):
         curve.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, in its compiler
+def test_torch_compile():
+    u = torch.randn(2, 4, 4, generator=seeded(), requires_grad=True)
+    compiled = torch.compile(spanning_tree_marginals, fullgraph=True, backend="aot_eager")
+    found = [(f(u), torch.autograd.grad(f(u).square().sum(), u)[0]) for f in (spanning_tree_marginals, compiled)]
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

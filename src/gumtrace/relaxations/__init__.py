@@ -48,9 +48,11 @@ def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str
         raise TypeError(f"relax: noise must be a floating point tensor, see dist.perturb; got {got}")
     dist._check_noise(noise)
     wide = noise if noise.dtype in (torch.float32, torch.float64) else noise.float()
-    racing = dist.racing
-    scores = torch.where(racing, wide, 0.0) / _checked_temperature(dist, temperature)
-    return _MAPS[type(dist)](dist, torch.where(racing, scores, -torch.inf), kind).to(noise.dtype)
+    temperature = _checked_temperature(dist, temperature)
+    if torch.is_tensor(temperature):  # whose gradient must not meet the noise of keys that do not race: 0 · inf
+        wide = torch.where(dist.racing, wide, 0.0)
+    scores = torch.where(dist.log_rates > -torch.inf, wide / temperature, -torch.inf)
+    return _MAPS[type(dist)](dist, scores, kind).to(noise.dtype)
 
 
 def has_relaxation(dist: Structure) -> bool:
@@ -100,6 +102,6 @@ _MAPS: dict[type, Callable[..., Tensor]] = {
     Subset: lambda dist, scores, kind: relax_subset(scores, dist.k, kind),
     Permutation: lambda dist, scores, kind: permutation_matrix(scores),
     Matching: lambda dist, scores, kind: sinkhorn(scores),
-    SpanningTree: lambda dist, scores, kind: spanning_tree_marginals(scores, dist.node_counts),
-    Arborescence: lambda dist, scores, kind: arborescence_marginals(scores, dist.root, dist.node_counts),
+    SpanningTree: lambda dist, scores, kind: spanning_tree_marginals(scores, dist._lengths),
+    Arborescence: lambda dist, scores, kind: arborescence_marginals(scores, dist.root, dist._lengths),
 }

@@ -1,9 +1,13 @@
 """Soft spanning trees and arborescences: edge marginals of P(tree) ∝ e^(Σ u of its edges), by the matrix-tree theorem.
 
 The marginals are the gradient of log Z, so the derivative of theirs is symmetric and a backward pass is a derivative
-in the direction of the incoming gradient. On the CPU a Numba kernel gives the marginals and their derivatives in one or
-two directions; `sweeps` says the same in torch for other devices.
+in the direction of the incoming gradient. A Numba kernel on the CPU and a Triton kernel on CUDA give the marginals and
+their derivatives in one or two directions; `sweeps` says the same in torch for what these do not serve.
 """
+
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -27,8 +31,7 @@ def spanning_tree_marginals(u: Tensor, nodes: Tensor | None = None) -> Tensor:
     >>> spanning_tree_marginals(torch.zeros(3, 3))[0]
     tensor([0.0000, 0.6667, 0.6667])
     """
-    upper = _marginals("spanning_tree_marginals", u, nodes, UNDIRECTED)
-    return upper + upper.mT
+    return _marginals("spanning_tree_marginals", u, nodes, UNDIRECTED)
 
 
 def arborescence_marginals(u: Tensor, root: int = 0, nodes: Tensor | None = None) -> Tensor:
@@ -60,11 +63,17 @@ def _marginals(name: str, u: Tensor, nodes: Tensor | None, root: int) -> Tensor:
     if u.dim() < 2 or u.shape[-1] != u.shape[-2]:
         raise ValueError(f"{name}: u must be (*S, n, n), got {tuple(u.shape)}")
     n, shape = u.shape[-1], u.shape[:-2]
-    sizes = torch.tensor(n) if nodes is None else nodes
-    sizes = sizes.to(u.device, torch.int32).expand(shape).reshape(shape.numel())
+    sizes = None
+    if nodes is not None:
+        sizes = nodes.to(u.device, torch.int32).expand(shape).reshape(shape.numel())
     rows = u.reshape(shape.numel(), n, n)
     rows = rows if u.dtype in (torch.float32, torch.float64) else rows.float()
     return _Marginals.apply(rows, sizes, root).to(u.dtype).reshape(u.shape)  # type: ignore[union-attr]
+
+
+# The marginals of an undirected graph are symmetric, but it has one log-weight for an edge, above the diagonal. So a
+# tangent that comes from their side is folded: its two triangles are added. What no such tangent went into is spread
+# over both triangles, what one did is a gradient of log-weights. With two tangents, the first is the one to fold.
 
 
 class _Marginals(torch.autograd.Function):
@@ -72,28 +81,29 @@ class _Marginals(torch.autograd.Function):
     def forward(ctx, u, sizes, root):
         ctx.root = root
         ctx.save_for_backward(u, sizes)
-        return _derivative(u, (), sizes, root)
+        return _derivative(u, None, None, sizes, root, False)
 
     @staticmethod
     def backward(ctx, *grads):
         u, sizes = ctx.saved_tensors
-        return _Slope.apply(u, grads[0], sizes, ctx.root), None, None
+        return _Slope.apply(u, grads[0], sizes, ctx.root, True), None, None
 
 
 class _Slope(torch.autograd.Function):
     """The derivative of the marginals in one direction."""
 
     @staticmethod
-    def forward(ctx, u, direction, sizes, root):
-        ctx.root = root
+    def forward(ctx, u, direction, sizes, root, fold):
+        ctx.root, ctx.fold = root, fold
         ctx.save_for_backward(u, direction, sizes)
-        return _derivative(u, (direction,), sizes, root)
+        return _derivative(u, direction, None, sizes, root, fold)
 
     @staticmethod
     def backward(ctx, *grads):
         u, direction, sizes = ctx.saved_tensors
-        to_u = _Curve.apply(u, direction, grads[0], sizes, ctx.root)
-        return to_u, _Slope.apply(u, grads[0], sizes, ctx.root), None, None
+        first, second = (direction, grads[0]) if ctx.fold else (grads[0], direction)
+        to_u = _Curve.apply(u, first, second, sizes, ctx.root)
+        return to_u, _Slope.apply(u, grads[0], sizes, ctx.root, not ctx.fold), None, None, None
 
 
 class _Curve(torch.autograd.Function):
@@ -101,19 +111,58 @@ class _Curve(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, u, first, second, sizes, root):
-        return _derivative(u, (first, second), sizes, root)
+        return _derivative(u, first, second, sizes, root, True)
 
     @staticmethod
     def backward(ctx, *grads):
         raise NotImplementedError("marginals of trees can be differentiated twice, not three times")
 
 
-def _derivative(u: Tensor, tangents: tuple[Tensor, ...], sizes: Tensor, root: int) -> Tensor:
-    """The marginals of u (items, n, n), differentiated in every given direction."""
+def _derivative(
+    u: Tensor, first: Tensor | None, second: Tensor | None, sizes: Tensor | None, root: int, fold: bool
+) -> Tensor:
+    """The marginals of u (items, n, n), differentiated in the given directions. Undirected, `fold` says on which side
+    matrices have two triangles."""
+    compute = _registered if torch.compiler.is_compiling() else _compute
+    return compute(u, first, second, sizes, root, fold)
+
+
+def _compute(
+    u: Tensor, first: Tensor | None, second: Tensor | None, sizes: Tensor | None, root: int, fold: bool
+) -> Tensor:
+    kernel = _kernel() if u.is_cuda else None
+    if kernel is not None and kernel.serves(u.shape[-1]) and u.numel() > 0:
+        out = u.new_empty(u.shape)
+        tensors = (x if x is None else x.contiguous() for x in (u, first, second, sizes))
+        with torch.cuda.device_of(u):  # Triton launches on the current one
+            kernel.marginals(*tensors, root, fold, out)
+        return out
+    if first is not None and fold and root == UNDIRECTED:
+        first = first + first.mT
+    if sizes is None:
+        sizes = torch.full((len(u),), u.shape[-1], dtype=torch.int32, device=u.device)
+    tangents = [x for x in (first, second) if x is not None]
     along = torch.stack(tangents) if tangents else u.new_empty(0, *u.shape)  # (0, 1 or 2, items, n, n)
-    if u.device.type not in ("cpu", "mps"):
-        return sweeps(u, along, sizes, root)
-    out = torch.empty(u.shape, dtype=u.dtype)  # mps has no float64, and visits the CPU
+    out = visit(u, along, sizes, root) if u.device.type in ("cpu", "mps") else sweeps(u, along, sizes, root)
+    return out if fold or root != UNDIRECTED else out + out.mT
+
+
+_registered = torch.library.custom_op("gumtrace::tree_marginals", _compute, mutates_args=())  # for torch.compile
+_registered.register_fake(lambda u, *_: u.new_empty(u.shape))
+
+
+@cache
+def _kernel():
+    """Imported when first used: triton is slow to load, and need not be there."""
+    return import_module("gumtrace.kernels.cuda.matrix_tree") if find_spec("triton") is not None else None
+
+
+# In the two functions below matrices of undirected graphs have an upper triangle only.
+
+
+def visit(u: Tensor, along: Tensor, sizes: Tensor, root: int) -> Tensor:
+    """`sweeps`, by the kernel for the CPU; mps has no float64, and comes here too."""
+    out = torch.empty(u.shape, dtype=u.dtype)
     arrays = (x.detach().cpu().contiguous().numpy() for x in (u, along, sizes))
     run(matrix_tree.marginals, len(u), u.shape[-1] ** 2, *arrays, root, out.numpy())
     return out.to(u.device)

@@ -1,0 +1,133 @@
+"""Jets of wide numbers: (x0 + x1 ε₁ + x2 ε₂ + x3 ε₁ε₂) 2^e with ε₁² = ε₂² = 0, which carry derivatives along however
+small or large they are. See cpu/jets.py for jets, wide.py for v 2^e.
+
+A jet is five values, x0, x1, x2, x3 and e. JETS is how many components there are, 1, 2 or 4: the others are handed on
+and never read. Stored exponents lie within 2^30, so that the sum of any two and their difference fit the integer.
+"""
+
+import triton
+import triton.language as tl
+
+from gumtrace.kernels.cuda.wide import NOTHING, scaled
+
+HIGHEST = tl.constexpr(2**29)  # the largest exponent that is stored; NOTHING is the smallest
+
+
+@triton.jit
+def times(x0, x1, x2, x3, xe, y0, y1, y2, y3, ye, JETS: tl.constexpr):
+    z1, z2, z3 = x1, x2, x3
+    if JETS > 1:
+        z1 = x0 * y1 + x1 * y0
+    if JETS > 2:
+        z2 = x0 * y2 + x2 * y0
+        z3 = x0 * y3 + x3 * y0 + (x1 * y2 + x2 * y1)
+    return x0 * y0, z1, z2, z3, tl.maximum(xe + ye, NOTHING)
+
+
+@triton.jit
+def plus(x0, x1, x2, x3, xe, y0, y1, y2, y3, ye, JETS: tl.constexpr):
+    e = tl.maximum(xe, ye)
+    x, y = _power(xe - e), _power(ye - e)
+    x0 = x0 * x + y0 * y
+    if JETS > 1:
+        x1 = x1 * x + y1 * y
+    if JETS > 2:
+        x2 = x2 * x + y2 * y
+        x3 = x3 * x + y3 * y
+    return x0, x1, x2, x3, e
+
+
+@triton.jit
+def _power(e):
+    """2^e of e <= 0; 0 where it underflows."""
+    return ((tl.maximum(e, -1023) + 1023).to(tl.int64) << 52).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def total(x0, x1, x2, x3, xe, JETS: tl.constexpr):
+    """Sums over rows, (rows, lanes) -> (rows, 1)."""
+    e = tl.max(xe, 1, keep_dims=True)
+    x = _power(xe - e)
+    x0 = tl.sum(x0 * x, 1, keep_dims=True)
+    if JETS > 1:
+        x1 = tl.sum(x1 * x, 1, keep_dims=True)
+    if JETS > 2:
+        x2 = tl.sum(x2 * x, 1, keep_dims=True)
+        x3 = tl.sum(x3 * x, 1, keep_dims=True)
+    return x0, x1, x2, x3, e
+
+
+@triton.jit
+def inverse(x0, x1, x2, x3, xe, JETS: tl.constexpr):
+    """1 / x, of x0 > 0."""
+    y0 = 1.0 / x0
+    y1, y2, y3 = x1, x2, x3
+    if JETS > 1:
+        y1 = -x1 * y0 * y0
+    if JETS > 2:
+        y2 = -x2 * y0 * y0
+        y3 = -(x3 * y0 + (x1 * y2 + x2 * y1)) * y0
+    return y0, y1, y2, y3, -xe
+
+
+@triton.jit
+def normal(x0, x1, x2, x3, xe, JETS: tl.constexpr):
+    """The same with components about 1, so that sums and products of a few stay far from the ends of float64."""
+    size = tl.abs(x0)
+    if JETS > 1:
+        size += tl.abs(x1)
+    if JETS > 2:
+        size += tl.abs(x2) + tl.abs(x3)
+    e = (size.to(tl.int64, bitcast=True) >> 52).to(tl.int32) - 1023
+    x0 = scaled(x0, -e)
+    if JETS > 1:
+        x1 = scaled(x1, -e)
+    if JETS > 2:
+        x2, x3 = scaled(x2, -e), scaled(x3, -e)
+    e = tl.minimum(tl.maximum(xe + e, NOTHING), HIGHEST)
+    return x0, x1, x2, x3, tl.where(size > 0, e, NOTHING)
+
+
+@triton.jit
+def load(values, scales, place, JETS: tl.constexpr, PLANE: tl.constexpr):
+    """Component k lies k PLANE behind the first."""
+    x0 = tl.load(values + place)
+    x1, x2, x3 = 0.0, 0.0, 0.0
+    if JETS > 1:
+        x1 = tl.load(values + PLANE + place)
+    if JETS > 2:
+        x2 = tl.load(values + 2 * PLANE + place)
+        x3 = tl.load(values + 3 * PLANE + place)
+    return x0, x1, x2, x3, tl.load(scales + place)
+
+
+@triton.jit
+def store(values, scales, place, mask, x0, x1, x2, x3, xe, JETS: tl.constexpr, PLANE: tl.constexpr):
+    tl.store(values + place, x0, mask=mask)
+    if JETS > 1:
+        tl.store(values + PLANE + place, x1, mask=mask)
+    if JETS > 2:
+        tl.store(values + 2 * PLANE + place, x2, mask=mask)
+        tl.store(values + 3 * PLANE + place, x3, mask=mask)
+    tl.store(scales + place, xe, mask=mask)
+
+
+@triton.jit
+def zeros(ROWS: tl.constexpr, LANES: tl.constexpr, JETS: tl.constexpr):
+    x0 = tl.zeros([ROWS, LANES], tl.float64)
+    x1, x2, x3 = 0.0, 0.0, 0.0
+    if JETS > 1:
+        x1 = x0
+    if JETS > 2:
+        x2, x3 = x0, x0
+    return x0, x1, x2, x3, tl.full([ROWS, LANES], NOTHING, tl.int32)
+
+
+@triton.jit
+def kept(x0, x1, x2, x3, xe, mask, JETS: tl.constexpr):
+    """Zero elsewhere."""
+    if JETS > 1:
+        x1 = tl.where(mask, x1, 0.0)
+    if JETS > 2:
+        x2, x3 = tl.where(mask, x2, 0.0), tl.where(mask, x3, 0.0)
+    return tl.where(mask, x0, 0.0), x1, x2, x3, tl.where(mask, xe, NOTHING)

@@ -1,0 +1,266 @@
+"""Edge marginals of random trees with their derivatives, by the elimination of cpu/matrix_tree.py, in one launch.
+
+What a node's edges have gained from those that left before is summed up when it leaves itself,
+
+    w_iv = w⁰_iv + Σ_g t_ig w_gv,   w_vj = w⁰_vj + Σ_g t_vg w_gj,      g > v
+
+so a lane is a node and nothing is held but vectors. The way back has sums of the same kind for the adjoints x:
+
+    x_vj = Σ_i t_iv x_ij,   c_i = Σ_j w_vj x_ij,   x_iv = (c_i + 1 - Σ t c) / s_v,      i, j < v
+
+Memory is two matrices an item, that programs use in turns. Row v of `rows` holds w_vj, and x_vj once v is back; row v
+of `cols` holds t_iv and then x_iv: the transpose of x, so that lanes always read side by side. Lanes from v on read
+what is not theirs, even what nobody wrote, and write nothing.
+
+Numbers are v 2^e: no logarithms, and no limit to how far weights spread (but for exponents, which are held at e^±10^8).
+"""
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+
+from gumtrace.kernels.cuda.jets import inverse, kept, load, normal, plus, store, times, total, zeros
+from gumtrace.kernels.cuda.wide import exponential, scaled
+
+# Undirected, log-weights and a second tangent lie above the diagonal. FOLDED, the first tangent is the sum of both
+# triangles, and the result lies above the diagonal; SPREAD, it is the other way round.
+ROOTED, SPREAD, FOLDED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+NO_EDGE = tl.constexpr(-1e300)  # below every log-weight; unlike -inf it can be subtracted from -inf
+LARGEST = 128  # most nodes
+SMALLEST = 8  # lanes of an item, at least
+LANES = 32  # of a program: small items lie side by side
+PROCESSORS = 132  # multiprocessors, where there is no GPU to ask (the interpreter)
+WARPS = 16  # that one of them has at once, fewer where they would use more memory than
+SCRATCH = 96 * 2**20  # bytes, about what the second cache can serve; but no fewer than
+FEWEST = 2  # programs each
+
+
+@triton.jit
+def _node(k, root):
+    """The node at place k: the root comes first, and nodes leave from the last to the first."""
+    return tl.where(k == 0, root, tl.where(k == root, 0, k))
+
+
+@triton.jit
+def _edges(u, first, second, n, root, nodes, i, j, mask, KIND: tl.constexpr, JETS: tl.constexpr):
+    """Of edges i -> j the log-weights, -inf where there is none, and the tangents."""
+    place = _node(i, root) * n + _node(j, root)
+    if KIND != ROOTED:
+        place = tl.minimum(i, j) * n + tl.maximum(i, j)
+    mask = mask & (i != j) & (i < nodes) & (j < nodes) & (j * nodes > 0)  # none enters the root
+    y = tl.load(u + place, mask=mask, other=float("-inf")).to(tl.float64)
+    mask = mask & (y > float("-inf"))
+    d1, d2 = 0.0, 0.0
+    if JETS > 1:
+        d1 = tl.load(first + place, mask=mask, other=0.0).to(tl.float64)
+        if KIND == FOLDED:
+            d1 += tl.load(first + tl.maximum(i, j) * n + tl.minimum(i, j), mask=mask, other=0.0).to(tl.float64)
+    if JETS > 2:
+        d2 = tl.load(second + place, mask=mask, other=0.0).to(tl.float64)
+    return tl.where(mask, y, float("-inf")), d1, d2
+
+
+@triton.jit
+def _weights(y, d1, d2, top, JETS: tl.constexpr):
+    """Weights relative to the largest of their column, which no marginal depends on."""
+    x0, e = exponential(y - top)
+    x1, x2, x3 = 0.0, 0.0, 0.0
+    if JETS > 1:
+        x1 = x0 * d1
+    if JETS > 2:
+        x2 = x0 * d2
+        x3 = x1 * d2
+    return x0, x1, x2, x3, e
+
+
+@triton.jit
+def _parts(values, scales, JETS: tl.constexpr, N: tl.constexpr):
+    """Of an item's memory: `rows`, `cols`, 1 / s_v, all with their exponents, and the tops of columns."""
+    cols, sums = values + JETS * N * N, values + 2 * JETS * N * N
+    return values, scales, cols, scales + N * N, sums, scales + 2 * N * N, sums + JETS * N
+
+
+@triton.jit
+def _forth(
+    u, first, second, values, scales, n, root, nodes, most, top, KIND: tl.constexpr, JETS: tl.constexpr, N: tl.constexpr
+):
+    """Nodes leave. Returns whether all could be entered."""
+    rows, row_scales, cols, col_scales, sums, sum_scales, tops = _parts(values, scales, JETS, N)
+    lane = tl.arange(0, N)[None, :]
+    reached = nodes >= 0
+    for back in range(1, most):
+        v = most - back
+        ahead = lane < v
+        y, d1, d2 = _edges(u, first, second, n, root, nodes, lane, v, ahead, KIND, JETS)
+        c0, c1, c2, c3, ce = _weights(y, d1, d2, tl.load(tops + v), JETS)
+        y, d1, d2 = _edges(u, first, second, n, root, nodes, v, lane, ahead, KIND, JETS)
+        r0, r1, r2, r3, re = _weights(y, d1, d2, top, JETS)
+        for g in range(v + 1, most):
+            x0, x1, x2, x3, xe = load(cols, col_scales, g * N + lane, JETS, N * N)
+            y0, y1, y2, y3, ye = load(rows, row_scales, g * N + v, JETS, N * N)
+            x0, x1, x2, x3, xe = times(x0, x1, x2, x3, xe, y0, y1, y2, y3, ye, JETS)
+            c0, c1, c2, c3, ce = plus(c0, c1, c2, c3, ce, x0, x1, x2, x3, xe, JETS)
+            x0, x1, x2, x3, xe = load(rows, row_scales, g * N + lane, JETS, N * N)
+            y0, y1, y2, y3, ye = load(cols, col_scales, g * N + v, JETS, N * N)
+            x0, x1, x2, x3, xe = times(x0, x1, x2, x3, xe, y0, y1, y2, y3, ye, JETS)
+            r0, r1, r2, r3, re = plus(r0, r1, r2, r3, re, x0, x1, x2, x3, xe, JETS)
+        c0, c1, c2, c3, ce = kept(c0, c1, c2, c3, ce, ahead, JETS)
+        s0, s1, s2, s3, se = total(c0, c1, c2, c3, ce, JETS)
+        entered = s0 > 0
+        reached = reached & (entered | (v >= nodes))
+        s0, s1, s2, s3, se = normal(tl.where(entered, s0, 1.0), s1, s2, s3, tl.where(entered, se, 0), JETS)
+        s0, s1, s2, s3, se = inverse(s0, s1, s2, s3, se, JETS)
+        store(sums, sum_scales, v, None, s0, s1, s2, s3, se, JETS, N)
+        c0, c1, c2, c3, ce = times(c0, c1, c2, c3, ce, s0, s1, s2, s3, se, JETS)
+        c0, c1, c2, c3, ce = normal(c0, c1, c2, c3, ce, JETS)
+        store(cols, col_scales, v * N + lane, ahead, c0, c1, c2, c3, ce, JETS, N * N)
+        r0, r1, r2, r3, re = normal(r0, r1, r2, r3, re, JETS)
+        store(rows, row_scales, v * N + lane, ahead, r0, r1, r2, r3, re, JETS, N * N)
+        tl.debug_barrier()
+    return reached
+
+
+@triton.jit
+def _back(values, scales, most, JETS: tl.constexpr, ITEMS: tl.constexpr, N: tl.constexpr):
+    """Nodes come back, with the adjoints of their edges."""
+    rows, row_scales, cols, col_scales, sums, sum_scales, _ = _parts(values, scales, JETS, N)
+    lane = tl.arange(0, N)[None, :]
+    for v in range(1, most):
+        ahead = lane < v
+        c0, c1, c2, c3, ce = zeros(ITEMS, N, JETS)
+        r0, r1, r2, r3, re = zeros(ITEMS, N, JETS)
+        for k in range(v):
+            x0, x1, x2, x3, xe = load(rows, row_scales, k * N + lane, JETS, N * N)
+            y0, y1, y2, y3, ye = load(cols, col_scales, v * N + k, JETS, N * N)
+            x0, x1, x2, x3, xe = times(x0, x1, x2, x3, xe, y0, y1, y2, y3, ye, JETS)
+            r0, r1, r2, r3, re = plus(r0, r1, r2, r3, re, x0, x1, x2, x3, xe, JETS)
+            x0, x1, x2, x3, xe = load(cols, col_scales, k * N + lane, JETS, N * N)
+            y0, y1, y2, y3, ye = load(rows, row_scales, v * N + k, JETS, N * N)
+            x0, x1, x2, x3, xe = times(x0, x1, x2, x3, xe, y0, y1, y2, y3, ye, JETS)
+            c0, c1, c2, c3, ce = plus(c0, c1, c2, c3, ce, x0, x1, x2, x3, xe, JETS)
+        t0, t1, t2, t3, te = load(cols, col_scales, v * N + lane, JETS, N * N)
+        present = ahead & (t0 > 0)  # of no edge the adjoint is not needed, and may be too large
+        x0, x1, x2, x3, xe = times(t0, t1, t2, t3, te, c0, c1, c2, c3, ce, JETS)
+        x0, x1, x2, x3, xe = kept(x0, x1, x2, x3, xe, present, JETS)
+        x0, x1, x2, x3, xe = total(x0, x1, x2, x3, xe, JETS)
+        x0, x1, x2, x3, xe = plus(-x0, -x1, -x2, -x3, xe, 1.0, 0.0, 0.0, 0.0, 0, JETS)
+        c0, c1, c2, c3, ce = plus(c0, c1, c2, c3, ce, x0, x1, x2, x3, xe, JETS)
+        y0, y1, y2, y3, ye = load(sums, sum_scales, v, JETS, N)
+        c0, c1, c2, c3, ce = times(c0, c1, c2, c3, ce, y0, y1, y2, y3, ye, JETS)
+        c0, c1, c2, c3, ce = normal(c0, c1, c2, c3, ce, JETS)
+        c0, c1, c2, c3, ce = kept(c0, c1, c2, c3, ce, present, JETS)
+        r0, r1, r2, r3, re = normal(r0, r1, r2, r3, re, JETS)
+        tl.debug_barrier()  # what lies here has been read
+        store(rows, row_scales, v * N + lane, ahead, r0, r1, r2, r3, re, JETS, N * N)
+        store(cols, col_scales, lane * N + v, ahead, r0, r1, r2, r3, re, JETS, N * N)
+        store(cols, col_scales, v * N + lane, ahead, c0, c1, c2, c3, ce, JETS, N * N)
+        store(rows, row_scales, lane * N + v, ahead, c0, c1, c2, c3, ce, JETS, N * N)
+        tl.debug_barrier()
+
+
+@triton.jit
+def _share(y, d1, d2, top, x0, x1, x2, x3, xe, JETS: tl.constexpr):
+    """The last component of weights times x."""
+    v, e = exponential(y - top)
+    p = x0
+    if JETS == 2:
+        p = x1 + d1 * x0
+    if JETS == 4:
+        p = x3 + d1 * x2 + d2 * (x1 + d1 * x0)
+    return tl.where(v > 0, scaled(v * p, e + xe), 0.0)
+
+
+@triton.jit(do_not_specialize=["items", "n", "root"])
+def _marginals(
+    u,
+    first,
+    second,
+    sizes,
+    values,
+    scales,
+    out,
+    items,
+    n,
+    root,
+    KIND: tl.constexpr,
+    JETS: tl.constexpr,
+    ITEMS: tl.constexpr,
+    N: tl.constexpr,
+):
+    lane, member = tl.arange(0, N)[None, :], tl.arange(0, ITEMS)[:, None]
+    place = tl.program_id(0).to(tl.int64) * ITEMS + member
+    values += place * (2 * JETS * N * N + JETS * N + N)
+    scales += place * (2 * N * N + N)
+    rows, row_scales, cols, col_scales, _, _, tops = _parts(values, scales, JETS, N)
+    z0, z1, z2, z3, ze = zeros(ITEMS, N, JETS)
+    store(rows, row_scales, lane * (N + 1), None, z0, z1, z2, z3, ze, JETS, N * N)  # loops weigh nothing
+    store(cols, col_scales, lane * (N + 1), None, z0, z1, z2, z3, ze, JETS, N * N)
+    for start in range(tl.program_id(0) * ITEMS, items, tl.num_programs(0) * ITEMS):
+        item = start + member
+        some = item < items
+        nodes, most = tl.where(some, n, 0), n
+        if sizes is not None:
+            nodes = tl.load(sizes + item, mask=some, other=0)
+            nodes = tl.where(nodes > root, nodes, 0)
+            most = tl.max(tl.max(nodes, 1), 0)
+        place = item.to(tl.int64) * n * n
+        x, x1, x2, to = u + place, first, second, out + place
+        if JETS > 1:
+            x1 += place
+        if JETS > 2:
+            x2 += place
+        top = tl.full([ITEMS, N], NO_EDGE, tl.float64)
+        for i in range(most):
+            y, d1, d2 = _edges(x, x1, x2, n, root, nodes, i, lane, some, KIND, 1)
+            top = tl.maximum(top, y)
+        tl.store(tops + lane, top)
+        tl.debug_barrier()
+        reached = _forth(x, x1, x2, values, scales, n, root, nodes, most, top, KIND, JETS, N)
+        _back(values, scales, most, JETS, ITEMS, N)
+        for i in range(n):
+            y, d1, d2 = _edges(x, x1, x2, n, root, nodes, i, lane, reached, KIND, JETS)
+            w0, w1, w2, w3, we = load(rows, row_scales, i * N + lane, JETS, N * N)
+            p = _share(y, d1, d2, top, w0, w1, w2, w3, we, JETS)
+            if KIND != ROOTED:
+                y, d1, d2 = _edges(x, x1, x2, n, root, nodes, lane, i, reached, KIND, JETS)
+                w0, w1, w2, w3, we = load(cols, col_scales, i * N + lane, JETS, N * N)
+                p += _share(y, d1, d2, tl.load(tops + i), w0, w1, w2, w3, we, JETS)
+            if KIND == FOLDED:
+                p = tl.where(i < lane, p, 0.0)
+            if JETS == 1:
+                p = tl.minimum(tl.maximum(p, 0.0), 1.0)  # rounding errors must not leave the polytope
+            tl.store(to + _node(i, root) * n + _node(lane, root), p.to(out.dtype.element_ty), mask=some & (lane < n))
+        tl.debug_barrier()  # before the next items take the same memory
+
+
+def serves(n):
+    return n <= LARGEST
+
+
+def marginals(u, first, second, sizes, root, fold, out):
+    """u, tangents and out (items, n, n), sizes (items,) or None for n. Undirected, which a root below 0 says, `fold`
+    makes `first` the sum of its triangles; without it the result is symmetric."""
+    items, n = u.shape[:2]
+    jets = 1 + (first is not None) + 2 * (second is not None)
+    tile = max(SMALLEST, triton.next_power_of_2(n))
+    warps, together = max(1, tile // 64), max(1, LANES // tile)
+    programs = min(triton.cdiv(items, together), _programs(n * n * together, jets, warps, u.device))
+    numbers = (2 * tile * tile + tile) * jets + tile
+    values = torch.empty(programs * together, numbers, dtype=torch.float64, device=u.device)
+    scales = torch.empty(programs * together, 2 * tile * tile + tile, dtype=torch.int32, device=u.device)
+    kind = ROOTED if root >= 0 else FOLDED if fold else SPREAD
+    where = (u, first, second, sizes, values, scales, out, items, n, max(root, 0))
+    what = {"KIND": kind, "JETS": jets, "ITEMS": together, "N": tile}
+    _marginals[(programs,)](*where, **what, num_warps=warps, enable_fp_fusion=True)  # rounding is free here
+
+
+@cache
+def _programs(cells, jets, warps, device):
+    """How many take turns."""
+    processors = PROCESSORS
+    if device.type == "cuda":
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+    by_memory = SCRATCH // (2 * cells * (8 * jets + 4))
+    return max(FEWEST * processors, min(processors * WARPS // warps, by_memory))

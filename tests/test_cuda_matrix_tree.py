@@ -1,0 +1,289 @@
+"""Soft trees by the Triton kernel against the two other ways: on a GPU where there is one, else in the interpreter.
+
+What the kernel must fill, and its memory, is poisoned with nan.
+"""
+
+import os
+import warnings
+
+import pytest
+import torch
+from common import seeded
+from torch.autograd import gradcheck, gradgradcheck
+from treesums import INF, some_missing, uniform
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+triton = pytest.importorskip("triton", reason="needs triton: it comes with CUDA builds of torch, or pip install triton")
+
+import gumtrace as gt  # noqa: E402
+from gumtrace.kernels.cuda import matrix_tree  # noqa: E402
+from gumtrace.relaxations import trees  # noqa: E402
+
+FULL = torch.cuda.is_available()
+DEVICE = "cuda" if FULL else "cpu"
+UNDIRECTED = trees.UNDIRECTED
+
+
+def needs_gpu(test):
+    reason = "needs a CUDA device; the kernel itself runs in the interpreter, above"
+    return pytest.mark.gpu(pytest.mark.skipif(not FULL, reason=reason)(test))
+
+
+@pytest.fixture(autouse=True)
+def poisoned(request, monkeypatch):
+    if request.node.get_closest_marker("gpu"):  # torch.compile should see the real one
+        return
+    real = torch.empty
+
+    def empty(*args, **kwargs):
+        out = real(*args, **kwargs)
+        return out.fill_(float("nan")) if out.is_floating_point() else out.fill_(-77)
+
+    monkeypatch.setattr(matrix_tree.torch, "empty", empty)
+
+
+@pytest.fixture(autouse=True)
+def side_by_side(monkeypatch):
+    """The interpreter takes as long for many items of one program as for one."""
+    if not FULL:
+        monkeypatch.setattr(matrix_tree, "LANES", 512)
+
+
+def mixed(n, dtype=torch.float64):
+    """Items of every sort (7, n, n), nan where nothing may be read, and their sizes."""
+    u = torch.randn(7, n, n, generator=seeded(n), dtype=torch.float64)
+    u[1] = 0.0  # ties
+    u[2] = some_missing(u[2])
+    u[3, -1] = u[3, :, -1] = -INF  # no tree
+    u[4] = some_missing(uniform(n, n, span=500.0))
+    sizes = torch.tensor([n, n, n, n, n, max(n - 1, 1), 1], dtype=torch.int32)
+    outside = torch.arange(n) >= sizes[:, None]
+    u[outside] = torch.nan
+    u.mT[outside] = torch.nan
+    return u.to(dtype), sizes
+
+
+def by_kernel(u, tangents, sizes, root, fold):
+    first, second = (*tangents, None, None)[:2]
+    out = torch.full_like(u, torch.nan, device=DEVICE)
+    matrix_tree.marginals(*(None if x is None else x.to(DEVICE) for x in (u, first, second, sizes)), root, fold, out)
+    return out.cpu()
+
+
+def by_trees(how, u, tangents, sizes, root, fold):
+    """`visit` or `sweeps`, folded and spread."""
+    along = torch.stack(tangents) if tangents else u.new_empty(0, *u.shape)
+    if fold and root == UNDIRECTED:
+        along = torch.cat([along[:1] + along[:1].mT, along[1:]])
+    out = how(u, along, sizes, root)
+    return out + out.mT if root == UNDIRECTED and not fold else out
+
+
+def directions(u, count):
+    return tuple(torch.randn(count, *u.shape, generator=seeded(1), dtype=torch.float64).to(u.dtype))
+
+
+def check(u, sizes, count, root, fold, atol):
+    tangents = directions(u, count)
+    ours = by_kernel(u, tangents, sizes, root, fold)
+    assert ours.dtype == u.dtype
+    for how in (trees.visit, trees.sweeps):
+        theirs = by_trees(how, u, tangents, sizes, root, fold)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
+    return ours
+
+
+def cases(nodes, roots):
+    return [(n, count, root) for n in nodes for count in range(3) for root in roots if root < n]
+
+
+CASES = [
+    *cases([1, 2, 3, 5], (UNDIRECTED, 0, 1, 4)),
+    *cases([10], (UNDIRECTED, 6)),
+    (17, 0, 0),
+    (17, 1, 8),
+    (17, 2, UNDIRECTED),
+]
+if FULL:  # sizes at which the number of lanes, of elements a lane and of warps changes
+    CASES += cases([8, 9, 16, 17, 31, 32, 33, 50, 64, 65, 128], (UNDIRECTED, 0, 7))
+
+
+@pytest.mark.parametrize(("n", "count", "root"), CASES)
+def test_kernel_equals_the_others(n, count, root):
+    u, sizes = mixed(n)
+    ours = check(u, sizes, count, root, count > 0, atol=1e-11)
+    assert ours[[3, 6]].eq(0).all()
+    if count == 0 and root == UNDIRECTED:
+        assert ours.equal(ours.mT)
+
+
+def test_one_direction_spread():
+    """What the gradient of a gradient sends back to the incoming gradient."""
+    u, sizes = mixed(4)
+    check(u, sizes, 1, UNDIRECTED, False, atol=1e-11)
+
+
+@pytest.mark.parametrize("root", [UNDIRECTED, 1])
+def test_float32(root):
+    u, sizes = mixed(4, torch.float32)
+    for count in range(3):
+        check(u, sizes, count, root, count > 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("span", [1e5, 1e8])
+@pytest.mark.parametrize("root", [UNDIRECTED, 2])
+def test_extreme_scores(span, root):
+    u = some_missing(uniform(3, 6, 6, span=span))
+    for count in range(3):
+        check(u, torch.full((3,), 6, dtype=torch.int32), count, root, count > 0, atol=1e-14 * (100 + span / 100))
+
+
+def test_weak_links_are_not_lost():
+    """Weights of paths to the root fall to e^-2500."""
+    n = 6
+    u = torch.full((1, n, n), -INF, dtype=torch.float64)
+    i = torch.arange(n - 1)
+    u[0, i, i + 1], u[0, i + 1, i] = -250.0, 250.0
+    expected = torch.zeros(1, n, n, dtype=torch.float64)
+    expected[0, i, i + 1] = 1  # the only tree there is
+    torch.testing.assert_close(by_kernel(u, (), None, 0, False), expected, rtol=0, atol=1e-14)
+    tangents = directions(u, 2)
+    for count in (1, 2):
+        slope = by_kernel(u, tangents[:count], None, 0, True)
+        torch.testing.assert_close(slope, torch.zeros_like(u), rtol=0, atol=1e-12)
+
+
+def test_log_weights_without_bound():
+    """-10^30 for edges that should not be there, as some write masks: far below what exponents can say."""
+    u = torch.zeros(2, 4, 4)
+    u[0, 0, 3] = u[0, 1, 3] = -1e30
+    u[1] = -1e30
+    for count in range(3):
+        check(u, torch.tensor([4, 4], dtype=torch.int32), count, UNDIRECTED, count > 0, atol=1e-6)
+
+
+def test_programs_take_items_in_turns(monkeypatch):
+    monkeypatch.setattr(matrix_tree, "LANES", 8)
+    monkeypatch.setattr(matrix_tree, "_programs", lambda *_: 2)
+    u, sizes = mixed(3)
+    for count in (0, 2):
+        check(u, sizes, count, 0, count > 0, atol=1e-11)
+
+
+def test_how_many_programs():
+    device = torch.device("cpu")
+    fewest, most = matrix_tree.FEWEST * matrix_tree.PROCESSORS, matrix_tree.WARPS * matrix_tree.PROCESSORS
+    assert matrix_tree._programs(100, 1, 1, device) == most
+    assert fewest <= matrix_tree._programs(64 * 64, 4, 1, device) < most
+    assert matrix_tree._programs(128 * 128, 4, 2, device) == fewest
+
+
+# On hardware -----------------------------------------------------------------------------------------
+
+STRUCTURES = {
+    "tree": gt.SpanningTree,
+    "arborescence": gt.Arborescence,
+    "root": lambda x, **kw: gt.Arborescence(x, root=3, **kw),
+}
+every_structure = pytest.mark.parametrize("make", STRUCTURES.values(), ids=STRUCTURES)
+
+
+@needs_gpu
+@every_structure
+def test_derivatives(make):
+    g = torch.randn(2, 5, 5, generator=seeded(), dtype=torch.float64).cuda().requires_grad_()
+    d = make(torch.zeros(2, 5, 5, device="cuda"), lengths=torch.tensor([5, 4], device="cuda"))
+    assert gradcheck(lambda x: gt.relax(d, x, 0.7), g)
+    assert gradgradcheck(lambda x: gt.relax(d, x, 0.7), g)
+    temperature = torch.tensor([0.7, 0.5], dtype=torch.float64, device="cuda", requires_grad=True)
+    assert gradcheck(lambda t: gt.relax(d, g.detach(), t), temperature)
+
+
+@needs_gpu
+@every_structure
+@pytest.mark.parametrize("n", [10, 50, 64, 100, 128, 130])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equals_the_cpu(make, n, dtype, monkeypatch):
+    if matrix_tree.serves(n):
+        monkeypatch.setattr(trees, "sweeps", None)
+    x = torch.randn(40, n, n, generator=seeded(n), dtype=dtype)
+    weight = torch.randn(x.shape, generator=seeded(1), dtype=dtype)
+    found = []
+    for device in ("cpu", "cuda"):
+        leaf = x.to(device).requires_grad_()
+        d = make(leaf.detach())
+        soft = gt.relax(d, leaf, 0.1)
+        (slope,) = torch.autograd.grad((soft * weight.to(device)).sum(), leaf, create_graph=True)
+        (curve,) = torch.autograd.grad((slope * weight.to(device)).sum(), leaf)
+        found.append([t.detach().cpu() for t in (soft, slope, curve)])
+    for theirs, ours, scale in zip(*found, (1, 10, 100), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=scale * (1e-5 if dtype == torch.float32 else 1e-11))
+
+
+@needs_gpu
+@every_structure
+def test_more_items_than_programs(make):
+    x = torch.randn(20_000, 10, 10, generator=seeded(), dtype=torch.float64)
+    cpu, cuda = (gt.relax(make(x.to(device)), x.to(device), 0.5).cpu() for device in ("cpu", "cuda"))
+    torch.testing.assert_close(cuda, cpu, rtol=0, atol=1e-12)
+
+
+def step(make, leaf):
+    d = make(leaf, validate_args=False)
+    loss = gt.relax(d, d.perturb(), 0.5).square().sum()
+    (slope,) = torch.autograd.grad(loss, leaf, create_graph=True)
+    slope.square().sum().backward()
+
+
+@needs_gpu
+@every_structure
+def test_a_step_does_not_wait(make):
+    leaf = torch.randn(64, 10, 10, device="cuda", requires_grad=True)
+    step(make, leaf)  # compiles
+    torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # says that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        step(make, leaf)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@needs_gpu
+@every_structure
+def test_cuda_graph(make):
+    leaf = torch.randn(64, 10, 10, device="cuda", requires_grad=True)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            leaf.grad = None
+            step(make, leaf)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    leaf.grad = None
+    with torch.cuda.graph(graph):
+        step(make, leaf)
+    graph.replay()
+    first = leaf.grad.clone()
+    graph.replay()
+    assert leaf.grad.isfinite().all()
+    assert not torch.equal(first, leaf.grad)  # new noise at every replay
+
+
+@needs_gpu
+@every_structure
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, in its compiler
+def test_torch_compile(make):
+    leaf = torch.randn(8, 10, 10, device="cuda", requires_grad=True)
+    d = make(leaf.detach(), validate_args=False)
+
+    def loss(x):
+        return gt.relax(d, x, 0.5).square().sum()
+
+    losses = [f(leaf) for f in (loss, torch.compile(loss, fullgraph=True))]
+    slopes = [torch.autograd.grad(x, leaf)[0] for x in losses]
+    torch.testing.assert_close(*losses)
+    torch.testing.assert_close(*slopes)
