@@ -3,7 +3,7 @@
 A linear layer on [sender, receiver] is the sum of one on the sender and one on the receiver. Both are applied at the
 nodes, and a 0/1 matrix adds them up at the pairs: nothing is gathered or scattered, so that the backward pass, too, is
 made of matrix products. Pairs are ordered, i != j, and sorted by receiver. Under autocast the wide layers run in half
-precision, and what reads coordinates or writes results does not.
+precision, and what reads coordinates or writes results does not. On CUDA devices trees go another way: messages.py.
 """
 
 from typing import NamedTuple
@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from gumtrace.experiments.graph_layout import messages as fused
 
 
 class Encoder(nn.Module):
@@ -109,27 +111,32 @@ class Decoder(nn.Module):
         """The step alone: the rest is little work, and sorting is slow to compile."""
         self._step = torch.compile(self._step, *args, **kwargs)
 
-    def _prepare(self, structure: Tensor, hard: bool) -> "_Wiring":
+    def _prepare(self, structure: Tensor, hard: bool) -> "_Wiring | _Fused":
         """All that does not change from step to step, for structures (I, K, n, n)."""
         present = _off_diagonal(structure.mT)  # (I, K, n(n-1)), sorted by receiver
-        ends, sums = self._sorted_pairs(present) if hard else self._all_pairs(present)
         first = [_at_nodes(layer.weight, layer.bias) for layer in self.message1]  # type: ignore[arg-type]
         weight, bias = (torch.cat(x) for x in zip(*first, strict=True))
-        second = torch.stack([layer.weight.mT for layer in self.message2])  # type: ignore[union-attr]
-        return _Wiring(weight, bias, second, torch.stack([layer.bias for layer in self.message2])[:, None], ends, sums)  # type: ignore[union-attr]
+        second = torch.stack([layer.weight for layer in self.message2])  # type: ignore[arg-type]
+        second_bias = torch.stack([layer.bias for layer in self.message2])  # type: ignore[arg-type]
+        if not hard:
+            return _Wiring(weight, bias, second.mT, second_bias[:, None], *self._all_pairs(present))
+        order = present.argsort(dim=-1, descending=True, stable=True)  # edges first
+        if fused.serves(structure, hidden=second.shape[-1]):
+            return _Fused(weight, bias, fused.prepare(second, second_bias, order))
+        return _Wiring(weight, bias, second.mT, second_bias[:, None], *self._sorted_pairs(order))
 
-    def _sorted_pairs(self, present: Tensor) -> tuple[Tensor, Tensor]:
+    def _sorted_pairs(self, order: Tensor) -> tuple[Tensor, Tensor]:
         """Of each type its own. A tree has n - 1 edges, so that shapes are known without a look at it.
 
         Edges are fewer than other pairs: pairs that nobody sums up make both types one batch of matrix products.
         """
         n = self.nodes
-        order = present.argsort(dim=-1, descending=True, stable=True)
         edges, others = order.split([2 * (n - 1), (n - 1) * (n - 2)], -1)  # (I, K, pairs)
         rows = max(edges.shape[-1], others.shape[-1])
         nobody = len(self.ends)  # a row of zeros, below
         order = torch.stack([F.pad(p, (0, rows - p.shape[-1]), value=nobody) for p in (others, edges)])
-        ends, receivers = (F.pad(x, (0, 0, 0, 1))[order] for x in (self.ends, self.receivers))
+        dtype = fused.product_dtype(self.ends)
+        ends, receivers = (F.pad(x.to(dtype), (0, 0, 0, 1))[order] for x in (self.ends, self.receivers))
         return ends.flatten(2, 3), receivers.mT.flatten(1, 2)
 
     def _all_pairs(self, present: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,7 +144,7 @@ class Decoder(nn.Module):
         weights = torch.stack([1 - present, present])  # (2, I, K, pairs)
         return self.ends, (weights[:, :, :, None] * self.receivers.T).flatten(2, 3)
 
-    def _step(self, x: Tensor, wiring: "_Wiring") -> Tensor:
+    def _step(self, x: Tensor, wiring: "_Wiring | _Fused") -> Tensor:
         """(I, n, F, 2) to (I, K, n, F, 2)."""
         items, n, frames, _ = x.shape
         messages = _messages(x, wiring).reshape(items, -1, n, frames, self.out2.in_features)
@@ -175,11 +182,21 @@ class _Wiring(NamedTuple):
     sums: Tensor  # (2, I, K n, pairs), or (2, I K, n, pairs): which messages reach a receiver, and their weights
 
 
-def _messages(x: Tensor, wiring: _Wiring) -> Tensor:
-    """Those that nodes (I, n, F, 2) receive, summed: (I, K n, F hidden), or (I K, n, F hidden)."""
+class _Fused(NamedTuple):
+    """The same of trees, for kernels of our own."""
+
+    weight: Tensor
+    bias: Tensor
+    second: fused.Second
+
+
+def _messages(x: Tensor, wiring: _Wiring | _Fused) -> Tensor:
+    """Those that nodes (I, n, F, 2) receive, summed: (I, K, n, F, hidden), with some of these dimensions flattened."""
     items, n, frames, _ = x.shape
     with torch.autocast(x.device.type, enabled=False):
         halves = F.linear(x, wiring.weight, wiring.bias).view(items, n, frames, 2, 2, -1)
+        if isinstance(wiring, _Fused):
+            return fused.tree_messages(halves, *wiring.second)
         halves = halves.permute(3, 0, 1, 4, 2, 5).reshape(2, items, 2 * n, -1)  # (2, I, 2n, F hidden)
     hidden = wiring.second_weight.shape[-1]
     at_pairs = torch.relu(wiring.ends @ halves)  # (2, I, pairs or K pairs, F hidden)

@@ -48,6 +48,7 @@ def block(config: dict[str, Any]) -> Block:
         key=(frames, training != "unrolled", training, *sorted(odd.items())),
         title=", ".join([name, *(f"{key} = {value}" for key, value in odd.items())]),
         paper=RESULTS.get(frames, ()) if not odd else (),
+        gradient_std=GRADIENT_STD if frames == 10 and not odd else {},
         source="paper" if training == "unrolled" else "paper, unrolled",
     )
 
