@@ -1,5 +1,6 @@
 """Tables of runs: statistics, the choice of settings, how it is printed."""
 
+import json
 import math
 import sys
 
@@ -147,6 +148,17 @@ def test_names():
     assert title({"estimator": "SurrogateREINFORCE", "samples": 4}) == "Surrogate (K = 4) †"
     assert title({"estimator": "GumbelRao", "samples": 1}) == "Gumbel-Rao"
     assert number(-0.5, 1) == "−0.5"
+
+
+def test_standard_deviations_of_gradients(tmp_path):
+    for seed, stds in ((0, (3.0, 1.0, 0.5)), (1, (5.0, 2.0, 1.5))):
+        folder = write_run(tmp_path, seed=seed)
+        result = json.loads((folder / "result.json").read_text())
+        rows = [[iteration, std] for iteration, std in zip((0, 25_000, 50_000), stds, strict=True)]
+        (folder / "result.json").write_text(json.dumps({**result, "gradient_std": rows}))
+    (_, table), _ = build(collect([tmp_path]), REPORT, "elbo")
+    cells = {row[1].text: [cell.text for cell in row[2:]] for row in table.rows if row[0].text.startswith("T-REINF")}
+    assert cells == {"paper": ["1.632", "1.441", "0.9924"], "ours": ["4", "1.5", "1"]}
 
 
 def test_machines(tmp_path):

@@ -2,7 +2,7 @@
 `REPORT` of its module `paper`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
@@ -65,6 +65,8 @@ class Block:
     """Equal for runs of one block; blocks are sorted by it."""
     title: str
     paper: tuple[PaperRow, ...] = ()
+    gradient_std: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Of the paper, by estimator: at the beginning of training, half-way, at the end."""
     source: str = "paper"
     """Where the paper's rows come from, if not from the same protocol."""
 

@@ -42,7 +42,10 @@ def build(records: Iterable[Record], report: Report, better: str) -> tuple[list[
     """A table for each block, and notes on all of them."""
     shown = choices(records, report, better)
     by_block = [list(same) for _, same in groupby(shown, lambda choice: choice.block.key)]
-    tables = [_table(report, same) for same in by_block]
+    tables = []
+    for same in by_block:
+        gradients = _gradients(same)
+        tables += [_table(report, same), *([gradients] if gradients.rows else [])]
     return tables, _notes(shown, report, better)
 
 
@@ -60,6 +63,25 @@ def _table(report: Report, shown: list[Choice]) -> Table:
         line += [Cell(str(row.seeds)), Cell(str(row.settings))]
     notes = tuple(note for choice in shown for note in _about(choice))
     return Table(block.title, (*head, "seeds", "settings"), tuple(map(tuple, body)), notes)
+
+
+def _gradients(shown: list[Choice]) -> Table:
+    """Standard deviations of the gradient, on average over seeds."""
+    block = shown[0].block
+    rows = []
+    for choice in shown:
+        found = [
+            dict(r.result["gradient_std"]) for r in choice.group.finished if r.result and "gradient_std" in r.result
+        ]
+        if found:
+            means = [sum(stds) / len(stds) for stds in zip(*(f.values() for f in found), strict=True)]
+            rows.append((title(choice.group.setting), OURS, *(f"{x:.4g}" for x in means)))
+    if rows:
+        paper = [(marked(n, family(n)), block.source, *(f"{x:.4g}" for x in s)) for n, s in block.gradient_std.items()]
+        rows = paper + rows
+    head = ("estimator", "by", "beginning", "half-way", "end")
+    cells = tuple(tuple(Cell(text) for text in row) for row in rows)
+    return Table(f"Standard deviation of the gradient to a logit, {block.title}", head, cells, ())
 
 
 def _own(choice: Choice, report: Report) -> _Row:

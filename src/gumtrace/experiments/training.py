@@ -11,7 +11,16 @@ import torch
 from gumtrace.benchmark.records import machine
 from gumtrace.experiments.config import Config
 from gumtrace.experiments.experiment import Experiment
-from gumtrace.experiments.folder import BEST, RESULT, STATE, RunFolder, RunFolderError, load
+from gumtrace.experiments.folder import (
+    BEST,
+    METRICS,
+    RESULT,
+    STATE,
+    RunFolder,
+    RunFolderError,
+    load,
+    read_metrics,
+)
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.run import Run
 
@@ -108,5 +117,7 @@ def finish(run: Run) -> dict[str, Any]:
         run.experiment.load_state_dict(best["model"])
         result = {"iteration": best["iteration"], "valid": best["valid"], "test": run.evaluate("test")}
         result["seconds"] = run.seconds
+        rows = read_metrics(run.folder.path / METRICS)
+        result["gradient_std"] = [[row["iteration"], row["std"]] for row in rows if row["split"] == "gradient"]
         run.folder.write(RESULT, result)
     return result
