@@ -1,5 +1,6 @@
 """`gumtrace sweep`: what it prints, and what it refuses."""
 
+import shlex
 from pathlib import Path
 
 import optuna
@@ -8,7 +9,8 @@ from sweeping import Quadratic, QuadraticConfig, make, order
 
 from gumtrace.cli import main
 from gumtrace.cli import sweep as command
-from gumtrace.experiments.sweep import Sweep, claim, open_study
+from gumtrace.cli.train import parse
+from gumtrace.experiments.sweep import Sweep, best, claim, open_study
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,7 +39,31 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert main(["sweep", "quadratic", *options]) == 0
     plain = capsys.readouterr().out
     assert plain.startswith("trial  score  lr  folder\n")
-    assert len(plain.splitlines()) == 4
+    assert plain.splitlines()[4:] == table.splitlines()[-2:]
+    assert plain.splitlines()[4] == "to train the best with several seeds:"
+
+
+def test_the_command_that_trains_the_best(tmp_path, monkeypatch, capsys):
+    """It is of exactly the best config, and runs where the sweep did."""
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "a folder"
+    options = ["--trials", "2", "--goal", "1", "--smoke", "--estimator", "NoiseREINFORCE", "--seed", "3"]
+    assert main(["sweep", "quadratic", *options, "--data", str(data)]) == 0
+    out = Path("runs/sweep-quadratic/NoiseREINFORCE,iterations=10,goal=1.0,seed=3")
+    base = QuadraticConfig(seed=3, estimator="NoiseREINFORCE", iterations=10, goal=1.0)
+    study = open_study(Sweep(Quadratic, base, out))
+    words = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert words[:3] == ["gumtrace", "train", "quadratic"]
+    config, found = parse("quadratic", words[3:])
+    assert config == base.replace(seed=0, lr=best(study)[0].params["lr"])
+    assert (found.seeds, found.data, found.smoke) == ("0-9", data, False)
+
+
+def test_sweeps_of_two_estimators_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for estimator in ("TraceREINFORCE", "NoiseREINFORCE"):
+        assert main(["sweep", "quadratic", "--trials", "1", "--smoke", "--estimator", estimator]) == 0
+    assert len(list(Path("runs/sweep-quadratic").iterdir())) == 2
 
 
 def test_an_interrupted_command(tmp_path, capsys):
@@ -55,6 +81,8 @@ def test_an_interrupted_command(tmp_path, capsys):
         (["--trials", "0"], "trials must be at least 1"),
         (["--jobs", "0"], "number must be at least 1"),
         (["--cluster", "slurm"], "slurm"),
+        (["--cluster", "slurm", "--device", "nowhere"], "slurm"),  # whose machines may have it
+        (["--device", "nowhere"], "device 'nowhere' cannot be used"),
         (["--slurm-options", "account"], "pairs such as account=me"),
         (["--storage", "postgresql+nothing://me:secret@nowhere/x"], "cannot open the study in the database"),
         (["--storage", "sqlite:////no/such/folder/x.db"], "cannot open the study in the database"),

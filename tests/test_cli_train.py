@@ -43,7 +43,7 @@ def test_another_config_is_refused(tmp_path, capsys):
 
 
 def test_profile(tmp_path, capsys):
-    assert main(["train", "graph-layout", *TINY, "--profile", "2", "--data", str(tmp_path)]) == 0
+    assert main(["train", "graph-layout", *TINY, "--profile", "--profile-updates", "2", "--data", str(tmp_path)]) == 0
     report = capsys.readouterr().out
     for word in ("forward", "backward", "optimiser", "aten::"):
         assert word in report
@@ -54,6 +54,7 @@ def test_profile(tmp_path, capsys):
     [
         (["--seeds", "a"], "seeds are numbers and ranges"),
         (["--seeds", "1,1"], "a seed appears twice"),
+        (["--seeds", "0,3-1"], "3-1 is no range"),
         (["--graph"], "graph=True needs a CUDA device"),
         (["--device", "nowhere"], "nowhere"),
     ],
@@ -78,9 +79,20 @@ def test_smoke_changes_defaults_only():
     assert parse("graph-layout", [])[0].iterations == 50_000
 
 
-def test_evaluate_needs_a_run(tmp_path, capsys):
-    assert main(["evaluate", str(tmp_path)]) == 2
-    assert "no run in" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("train", "gumtrace: interrupted; the same command goes on from the last evaluation\n"),
+        ("evaluate", "gumtrace: interrupted\n"),
+    ],
+)
+def test_an_interrupted_command(command, message, monkeypatch, capsys):
+    def interrupted(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"gumtrace.cli.{command}.run", interrupted)
+    assert main([command, "graph-layout"]) == 130
+    assert capsys.readouterr().err == message
 
 
 def test_seeds():

@@ -120,6 +120,32 @@ def test_damaged_folders(tmp_path, name, text, why):
     assert str(folder) in str(error.value)
 
 
+def test_fields_that_are_newer_than_a_run_have_their_defaults(tmp_path):
+    """Or else runs of before and after would not be averaged."""
+    old = read_run(write_run(tmp_path / "old"))
+    new = read_run(write_run(tmp_path / "new", seed=1, weight_decay=0.0))
+    other = read_run(write_run(tmp_path / "other", seed=1, weight_decay=0.1))
+    assert old.setting == new.setting != other.setting
+    assert read_run(write_run(tmp_path / "unknown", experiment="unknown")).config.keys() < old.config.keys()
+
+
+def test_files_of_before_searches_left_marks(tmp_path):
+    folder, file = write_run(tmp_path / "runs", finished=False), tmp_path / "r.jsonl"
+    save(file, [read_run(folder)])
+    line = json.loads(file.read_text())
+    del line["pruned"]
+    file.write_text(json.dumps(line) + "\n")
+    assert [record.pruned for record in load(file)] == [False]
+    (folder / "pruned.json").write_text("{}")
+    assert read_run(folder).pruned
+
+
+def test_a_pruned_run_that_was_trained_to_its_end(tmp_path):
+    folder = write_run(tmp_path)
+    (folder / "pruned.json").write_text("{}")
+    assert not read_run(folder).pruned
+
+
 def test_damaged_files(tmp_path):
     file = tmp_path / "r.jsonl"
     save(file, [read_run(write_run(tmp_path / "runs", seed=seed)) for seed in range(2)])

@@ -106,6 +106,20 @@ def test_runs_that_are_not_finished_are_counted_and_not_averaged(few_runs):
     assert table.notes[-1] == "T-REINFORCE+: 1 run is not finished, and not averaged."
 
 
+def test_runs_that_a_search_gave_up_are_no_unfinished_ones(few_runs, capsys):
+    for lr in (0.01, 0.1):
+        folder = write_run(few_runs / str(lr), samples=8, lr=lr, finished=False, valid=-1.0)
+        (folder / "pruned.json").write_text("{}")
+    choice = chosen(few_runs)["TraceREINFORCE"]
+    assert (choice.unfinished, len(choice.tried)) == (1, 4), "but they are settings that were tried"
+    file = few_runs / "h200.jsonl"
+    assert main(["table", "graph-layout", str(few_runs), "--save", str(file)]) == 0
+    assert main(["table", "graph-layout", str(file), "--format", "markdown"]) == 0
+    page = capsys.readouterr().out
+    assert "1 run is not finished, and not averaged." in page
+    assert page.endswith(" 2 runs were given up by a search, and not averaged.\n")
+
+
 def test_where_nothing_is_finished_there_is_no_row_but_a_note(tmp_path):
     for seed in range(2):
         write_run(tmp_path, seed=seed, finished=False)
@@ -151,14 +165,14 @@ def test_names():
 
 
 def test_standard_deviations_of_gradients(tmp_path):
-    for seed, stds in ((0, (3.0, 1.0, 0.5)), (1, (5.0, 2.0, 1.5))):
+    for seed, stds in ((0, (3.0, 1.0, 0.5)), (1, (5.0,))):
         folder = write_run(tmp_path, seed=seed)
         result = json.loads((folder / "result.json").read_text())
-        rows = [[iteration, std] for iteration, std in zip((0, 25_000, 50_000), stds, strict=True)]
-        (folder / "result.json").write_text(json.dumps({**result, "gradient_std": rows}))
+        found = dict(zip(("beginning", "half-way", "end"), stds, strict=False))
+        (folder / "result.json").write_text(json.dumps({**result, "gradient_std": found}))
     (_, table), _ = build(collect([tmp_path]), REPORT, "elbo")
     cells = {row[1].text: [cell.text for cell in row[2:]] for row in table.rows if row[0].text.startswith("T-REINF")}
-    assert cells == {"paper": ["1.632", "1.441", "0.9924"], "ours": ["4", "1.5", "1"]}
+    assert cells == {"paper": ["1.632", "1.441", "0.9924"], "ours": ["4", "1", "0.5"]}
 
 
 def test_machines(tmp_path):
@@ -244,6 +258,12 @@ def test_command_refuses(tmp_path, capsys):
     folder = write_run(tmp_path / "runs")
     assert main(["table", "graph-layout", str(folder), "--save", str(tmp_path / "r.txt")]) == 2
     assert "has to end in .jsonl" in capsys.readouterr().err
+    page = tmp_path / "page.md"
+    assert main(["table", "graph-layout", str(folder), "--into", str(page)]) == 2
+    assert f"gumtrace table: {page}: No such file" in capsys.readouterr().err
+    page.write_text("no marks")
+    assert main(["table", "graph-layout", str(folder), "--into", str(page)]) == 2
+    assert "has no <!-- graph-layout -->" in capsys.readouterr().err
     (folder / "result.json").write_text("{")
     assert main(["table", "graph-layout", str(folder)]) == 2
     assert "result.json: damaged" in capsys.readouterr().err

@@ -132,6 +132,64 @@ def test_the_best_start_goes_on(run, monkeypatch):
     assert rows[-6:] == alone[-6:]  # as if it had been the only one
 
 
+def test_gradients_are_looked_at_on_the_batch_that_comes_next(run, monkeypatch):
+    """And looking changes nothing."""
+    seen, trained = [], []
+    real_std, real_loss = GraphLayout.gradient_std, GraphLayout.loss
+    monkeypatch.setattr(
+        GraphLayout, "gradient_std", lambda self, i, g: (seen.append(i.tolist()), real_std(self, i, g))[1]
+    )
+    monkeypatch.setattr(GraphLayout, "loss", lambda self, i, g: (trained.append(i.tolist()), real_loss(self, i, g))[1])
+    (rows,) = run("looked")
+    assert seen[:2] == [trained[0], trained[8]]
+    assert [row["moment"] for row in rows if row["split"] == "gradient"] == ["beginning", "half-way", "end"]
+    monkeypatch.setattr(GraphLayout, "gradient_std", lambda *args: 0.0)
+    (plain,) = run("plain")
+    assert [r for r in plain if r["split"] != "gradient"] == [r for r in rows if r["split"] != "gradient"]
+
+
+def test_a_score_that_is_no_number_is_never_the_best(run, tmp_path, monkeypatch):
+    real, calls = GraphLayout.evaluate, itertools.count()
+
+    def evaluate(self, split, generator):
+        metrics = real(self, split, generator)
+        return {**metrics, "elbo": float("nan")} if next(calls) == 0 else metrics
+
+    monkeypatch.setattr(GraphLayout, "evaluate", evaluate)
+    (rows,) = run("a")
+    valid = {row["iteration"]: row["elbo"] for row in rows if row["split"] == "valid"}
+    assert valid.pop(4) is None
+    result = json.loads((tmp_path / "a" / "seed-0" / "result.json").read_text())
+    assert result["valid"]["elbo"] == max(valid.values())
+
+
+def test_a_run_that_diverges_says_so(run, monkeypatch):
+    monkeypatch.setattr(GraphLayout, "evaluate", lambda *args: {"elbo": float("nan")})
+    with pytest.raises(RunFolderError, match="elbo was never a finite number"):
+        run("a")
+
+
+def test_a_finished_run_is_left_alone(run, tmp_path, monkeypatch):
+    run("a")
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "a" / "seed-0").iterdir()}
+    monkeypatch.setattr(GraphLayout, "build", None)
+    run("a")
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "a" / "seed-0").iterdir()} == before
+
+
+def test_what_is_set_for_the_process_is_set_back(run, data, tmp_path):
+    before = torch.get_float32_matmul_precision()
+    run("a")
+    evaluate(tmp_path / "a" / "seed-0", data=data)
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_a_log_without_a_terminal_has_a_line_for_each_evaluation(tmp_path, data, capsys):
+    train(GraphLayout, TINY, tmp_path, data=data)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [f"seed 0, {i} of 12" for i in (4, 8, 12)]
+
+
 # --- killed at any moment ---
 
 
@@ -234,11 +292,25 @@ def test_a_folder_without_a_config_is_refused(run, tmp_path):
         ({"shards": 3}, "32 items cannot be shared out evenly to 3 shards"),
         ({"lr": 0.0}, "lr must be positive, got 0.0"),
         ({"iterations": 0}, "iterations must be at least 1, got 0"),
+        ({"starts": 2, "iterations": 1500}, "start_iterations must be .* less than iterations, 1500; got 1500"),
+        ({"starts": 2, "start_iterations": 700}, "a multiple of evaluate_every, 500"),
     ],
 )
 def test_bad_configs(settings, message):
     with pytest.raises(ValueError, match=message):
         Config(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"train_size": 3}, "a batch has 4 items, and the training set only 3"),
+        ({"estimator": "SurrogateREINFORCE", "shards": 2}, "SurrogateREINFORCE .* neither a graph nor shards"),
+    ],
+)
+def test_what_cannot_be_trained(settings, message, run):
+    with pytest.raises(ValueError, match=message):
+        run("a", TINY.replace(**settings))
 
 
 # --- side by side, and in several processes ---

@@ -17,6 +17,7 @@ from gumtrace.experiments import sweep as sweeps
 from gumtrace.experiments import sweep_jobs, sweep_worker
 from gumtrace.experiments.folder import STATE, RunFolderError, load
 from gumtrace.experiments.locks import alive, presence
+from gumtrace.experiments.records import collect, read_run
 from gumtrace.experiments.sweep import DONE, SweepError, best, count, open_study
 from gumtrace.experiments.sweep_jobs import Jobs, run_sweep
 from gumtrace.experiments.sweep_worker import Worker
@@ -208,6 +209,20 @@ def test_bad_trials_are_pruned(tmp_path):
     with (run_folder(pruned[0]) / ".lock").open() as lock:  # the folder is closed
         assert not alive(Path(lock.name))
     assert PRUNED not in states(run_sweep(make(tmp_path / "all", 20, prune=False), Jobs()))
+    marked = [run_folder(t) for t in study.trials if (run_folder(t) / "pruned.json").exists()]
+    assert marked == [run_folder(t) for t in pruned]
+    assert "is below the median" in (marked[0] / "pruned.json").read_text()
+    assert {r.pruned for r in map(read_run, marked)} == {True}
+    assert [r.pruned for r in collect([tmp_path / "sweep"])].count(True) == len(pruned)
+
+
+def test_a_pruned_trial_that_is_tried_again_is_under_way(tmp_path, monkeypatch):
+    marks, mark = [], tmp_path / "sweep" / "trial" / "seed-0" / "pruned.json"
+    monkeypatch.setattr(sweeps.Sweep, "folder", lambda sweep, config: mark.parents[1])
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    Worker(make(tmp_path, 1), watch=lambda run: marks.append(mark.exists())).work()
+    assert marks == [False] * 4
 
 
 def test_runs_that_diverge_end_and_the_sampler_knows(tmp_path, capsys):

@@ -19,6 +19,12 @@ _COMMANDS = {
     "plot": "curves of runs, and pictures of what one of them found",
 }
 
+_GOES_ON = {  # after Ctrl-C
+    "train": "; the same command goes on from the last evaluation",
+    "sweep": "; the same command goes on with it",
+}
+_INTERRUPTED = 130  # what shells say of a process that SIGINT ended
+
 
 class _Command(argparse.ArgumentParser):
     """The parser of a subcommand, whose module is imported when it is called and not before."""
@@ -34,12 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a subcommand; returns the exit status."""
     parser = argparse.ArgumentParser(prog="gumtrace", description=gumtrace.__doc__)
     parser.add_argument("--version", action="version", version=f"gumtrace {gumtrace.__version__}")
-    commands = parser.add_subparsers(metavar="command", required=True, parser_class=_Command)
+    commands = parser.add_subparsers(dest="command", metavar="command", required=True, parser_class=_Command)
     for name, what in _COMMANDS.items():
         commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
-    args = parser.parse_args(argv)
+    args = argparse.Namespace()
     try:
+        parser.parse_args(argv, args)  # imports the command's module, which takes a while
         return args.run(args) or 0
+    except KeyboardInterrupt:
+        print(f"gumtrace: interrupted{_GOES_ON.get(getattr(args, 'command', ''), '')}", file=sys.stderr)
+        return _INTERRUPTED
     except MissingExtra as error:
         print(f"gumtrace: {error}", file=sys.stderr)
         return 2

@@ -1,16 +1,20 @@
-"""`gumtrace evaluate FOLDER ...`: the best checkpoints of runs, on a split of their data."""
+"""`gumtrace evaluate NAME`: the best checkpoints of runs, on a split of their data."""
 
 import argparse
 import json
 import sys
 from pathlib import Path
 
-from gumtrace.experiments import evaluate
-from gumtrace.experiments.folder import RunFolderError
+from gumtrace.cli.arguments import device_problem
+from gumtrace.experiments import NAMES, evaluate
+from gumtrace.experiments.evaluation import NeverEvaluated
+from gumtrace.experiments.folder import CONFIG, RunFolderError, read_json
+from gumtrace.experiments.shared_data import SharedData
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="of a run, or of several")
+    parser.add_argument("name", metavar="NAME", help=f"experiment ({', '.join(NAMES)}), or a folder of runs of any")
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders of runs (default: runs/NAME)")
     parser.add_argument("--split", default="test", choices=["train", "valid", "test"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the data sets (default: data)")
@@ -18,15 +22,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """One JSON line a run."""
-    found = [path.parent for folder in args.folders for path in sorted(folder.rglob("config.json"))]
-    if not found:
-        print(f"gumtrace evaluate: no run in {', '.join(map(str, args.folders))}", file=sys.stderr)
+    try:
+        if problem := device_problem(args.device):
+            raise ValueError(problem)
+        return _evaluate(find_runs(args.name, args.paths), args)
+    except (RunFolderError, ValueError) as error:
+        print(f"gumtrace evaluate: {error}", file=sys.stderr)
         return 2
+
+
+def _evaluate(found: list[Path], args: argparse.Namespace) -> int:
+    shared, done = SharedData(), 0
     for path in found:
         try:
-            metrics = evaluate(path, args.split, args.device, args.data)
-        except RunFolderError as error:
-            print(f"gumtrace evaluate: {error}", file=sys.stderr)
-            return 2
+            metrics = evaluate(path, args.split, args.device, args.data, shared)
+        except NeverEvaluated as error:
+            print(f"gumtrace evaluate: left out: {error}", file=sys.stderr)
+            continue
         print(json.dumps({"run": str(path), "split": args.split, **metrics}))
-    return 0
+        done += 1
+    return 0 if done else 2
+
+
+def find_runs(name: str, paths: list[Path]) -> list[Path]:
+    """Folders of the runs of an experiment, or of all runs in folders; that there are none is an error."""
+    if name in NAMES:
+        paths, what = paths or [Path("runs") / name], f"run of {name}"
+    else:
+        paths, what = [Path(name), *paths], "run"
+    found = [file.parent for path in paths for file in sorted(path.rglob(CONFIG))]
+    if name in NAMES:
+        found = [path for path in found if (read_json(path / CONFIG) or {}).get("experiment") == name]
+    if not found:
+        raise RunFolderError(f"no {what} in {', '.join(map(str, paths))}; experiments are {', '.join(NAMES)}")
+    return found

@@ -7,7 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from gumtrace.cli.train import parse
+from gumtrace.cli.arguments import device_problem
+from gumtrace.cli.retraining import command
+from gumtrace.cli.train import label, parse
 from gumtrace.experiments import NAMES, find
 from gumtrace.experiments.folder import RunFolderError
 from gumtrace.extras import require
@@ -24,7 +26,7 @@ class Options:
     jobs: int = 1
     """Workers: 1 is this process, more are started by submitit."""
     out: Path | None = None
-    """Folder of the study and of its trials; a sweep that was cut off goes on. Default: runs/sweep-NAME"""
+    """Folder of the study and of its trials; a sweep that was cut off goes on. Default: runs/sweep-NAME/..."""
     storage: str = ""
     """The journal file of the study, or the URL of a PostgreSQL or MySQL database that many machines share.
     Default: a file in --out."""
@@ -62,8 +64,11 @@ def run(args: argparse.Namespace) -> int:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # the bar and the table say the same
     config, options = parse(args.name, args.options, Options, "sweep")
-    out = options.out or Path("runs") / f"sweep-{args.name}"
+    out = options.out or Path("runs") / f"sweep-{args.name}" / study_label(config)
     try:
+        # On a cluster, other machines have the device.
+        if options.cluster == "local" and (problem := device_problem(options.device)):
+            raise ValueError(problem)
         sweep = Sweep(
             find(args.name),
             config,
@@ -83,12 +88,18 @@ def run(args: argparse.Namespace) -> int:
     except (RunFolderError, SweepError, ValueError) as error:
         print(f"gumtrace sweep: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("gumtrace sweep: interrupted; the same command goes on with it", file=sys.stderr)
-        return 130
-    print_table(sweep.experiment.better, best(study)[:ROWS])
+    trials = best(study)[:ROWS]
+    print_table(sweep.experiment.better, trials)
     print(f"study {study.study_name} in {out}")
+    if trials:
+        print("to train the best with several seeds:")
+        print(command(args.name, sweep.experiment.search(config, trials[0]), options))
     return 0
+
+
+def study_label(config: Any) -> str:
+    """A folder name, as for runs; all runs of a sweep have one seed, and so it belongs to the name."""
+    return label(config) + (f",seed={config.seed}" if config.seed != type(config)().seed else "")
 
 
 def read_options(text: str) -> dict[str, str]:

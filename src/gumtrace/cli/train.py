@@ -29,8 +29,12 @@ class Options:
     """torch.compile the model."""
     graph: bool = False
     """Record the update as a CUDA graph."""
-    profile: int = 0
-    """Say where the time of so many updates goes, instead of training."""
+    profile: bool = False
+    """Say where the time of an update goes, instead of training; made one by one, without a graph."""
+    profile_updates: int = 20
+    """With --profile: updates to look at."""
+    profile_trace: Path | None = None
+    """With --profile: a file for a timeline, for chrome://tracing or Perfetto."""
     smoke: bool = False
     """Small data, small model, few iterations: a minute on two cores."""
 
@@ -64,16 +68,18 @@ def _train(name: str, config: Any, options: Options) -> int:
         compile=options.compile,
         graph=options.graph,
     )
-    for result in filter(None, results):
+    for result in results:  # none in processes that only help
         print("  ".join(f"{metric} {value:.5g}" for metric, value in result["test"].items()))
-    print(f"runs in {out}")
+    if results:
+        print(f"runs in {out}")
     return 0
 
 
 def _profile(name: str, config: Any, options: Options) -> int:
     from gumtrace.experiments.profiling import profile
 
-    print(profile(find(name), config, options.data, options.device, options.profile, compile=options.compile))
+    settings = {"compile": options.compile, "trace": options.profile_trace}
+    print(profile(find(name), config, options.data, options.device, options.profile_updates, **settings))
     return 0
 
 
@@ -84,7 +90,7 @@ def parse(name: str, argv: list[str], options: type = Options, verb: str = "trai
     config = experiment.config_type()
     if "--smoke" in argv:
         config = experiment.smoke(config)
-    parts = [("config", experiment.config_type), ("options", options)]
+    parts = [("experiment", experiment.config_type), ("running", options)]  # the names head lists in the help
     command = dataclasses.make_dataclass("Command", parts, frozen=True)
     found = tyro.cli(
         tyro.conf.configure(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)(command),
@@ -92,7 +98,7 @@ def parse(name: str, argv: list[str], options: type = Options, verb: str = "trai
         prog=f"gumtrace {verb} {name}",
         default=command(config, options()),
     )
-    return found.config, found.options
+    return found.experiment, found.running
 
 
 def read_seeds(text: str) -> list[int]:
@@ -104,9 +110,12 @@ def read_seeds(text: str) -> list[int]:
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         try:
-            seeds += range(int(first), int(last or first) + 1)
+            found = range(int(first), int(last or first) + 1)
         except ValueError:
             raise ValueError(f"seeds are numbers and ranges such as 0-9 or 0,3,5, got {text!r}") from None
+        if not found:
+            raise ValueError(f"{part} is no range: the last seed comes before the first")
+        seeds += found
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"a seed appears twice in {text!r}")
     return seeds

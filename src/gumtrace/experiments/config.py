@@ -26,9 +26,10 @@ class Config:
     """What every experiment has; each adds its own."""
 
     seed: int = 0
+    """Of the initial model, the order of the data, and all noise."""
     estimator: EstimatorName = "TraceREINFORCE"
     calls: int = 128
-    """Times the objective is evaluated an iteration, N: the same for every estimator."""
+    """Times the objective is evaluated an iteration, N: the same for every estimator, or as near as whole items get."""
     samples: int = 0
     """Structures for each item, K: a batch has N / K items. 0: what suits the estimator, 1 or 4."""
     temperature: float = 1.0
@@ -42,8 +43,10 @@ class Config:
     """Iterations between evaluations; checkpoints are written then."""
     starts: int = 1
     """Initial models that are tried: the one that is best on validation after `start_iterations` goes on from there."""
-    start_iterations: int = 1000
+    start_iterations: int = 1500
+    """That each of them gets."""
     lr: float = 5e-4
+    """Learning rate of the model."""
     estimator_lr: float = 1e-3
     """Of the estimator's own parameters: RELAX's critic, REBAR's temperature and scale."""
     schedule: Literal["constant", "cosine"] = "constant"
@@ -67,10 +70,11 @@ class Config:
         for name in ("temperature", "lr", "estimator_lr"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.starts > 1 and self.start_iterations % self.evaluate_every:
+        whole = self.start_iterations % self.evaluate_every == 0
+        if self.starts > 1 and not (whole and self.start_iterations < self.iterations):
             raise ValueError(
-                f"start_iterations must be a multiple of evaluate_every, {self.evaluate_every}, got "
-                f"{self.start_iterations}"
+                f"start_iterations must be a multiple of evaluate_every, {self.evaluate_every}, and less than "
+                f"iterations, {self.iterations}; got {self.start_iterations}"
             )
         if not self.items:
             raise ValueError(

@@ -1,6 +1,7 @@
 """What the harness asks of an experiment: a model, a loss, and numbers to judge it by."""
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -23,7 +24,7 @@ class Experiment(nn.Module, ABC):
 
     def __init__(self, config: Config, data: Any):
         super().__init__()
-        self.config, self.data = config, data
+        self.config, self.data, self.compiled = config, data, False
 
     @classmethod
     def build(cls, config: Config, data: Any, device: torch.device, start: int = 0) -> Self:
@@ -62,14 +63,18 @@ class Experiment(nn.Module, ABC):
 
     @abstractmethod
     def gradient_std(self, index: Tensor, generator: torch.Generator) -> float:
-        """Standard deviation of the estimator's gradient to the logits of these items, on average over the entries; in
-        eval mode."""
+        """Standard deviation of the estimator's gradient to the logits of these items, on average over the entries."""
 
     def compile_parts(self) -> None:
         """By torch.compile, all but the estimator: it has the objective in its middle, and may look at gradients."""
         for part in self.children():
             if part is not self.estimator:
                 part.compile(dynamic=False)
+        self.compiled = True
+
+    def eager(self) -> AbstractContextManager:
+        """As if it were not compiled."""
+        return torch.compiler.set_stance("force_eager") if self.compiled else nullcontext()
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """For the optimiser: the estimator's own parameters learn at a rate of their own."""

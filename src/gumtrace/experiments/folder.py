@@ -1,16 +1,19 @@
 """The folder of a run: its config, metrics as JSON lines and TensorBoard events, the best checkpoint, and the state to
 go on from. Whenever the process is killed, what is on disk is whole: files are written beside and renamed."""
 
-import fcntl
 import io
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from gumtrace.experiments.locks import give_back, take
+
 CONFIG, METRICS, BEST, STATE, RESULT = "config.json", "metrics.jsonl", "best.pt", "state.pt", "result.json"
+NEXT = "next-best.pt"  # until the state knows of it
 
 
 class RunFolderError(Exception):
@@ -46,25 +49,42 @@ class RunFolder:
                 "delete it"
             )
 
-    def keep(self, rows: int) -> None:
-        """So many rows of metrics: what came after the state a run goes on from comes again."""
-        kept = read_metrics(self.path / METRICS)[:rows]
-        write(self.path / METRICS, "".join(json.dumps(row) + "\n" for row in kept).encode())
-        self.rows = rows
-
     def log(self, row: dict[str, Any]) -> None:
         """`row` has an iteration, a split, and numbers."""
         with (self.path / METRICS).open("a") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps({name: _written(value) for name, value in row.items()}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         self.rows += 1
         for name, value in row.items():
-            if name not in ("iteration", "split"):
+            if name != "iteration" and not isinstance(value, str):
                 self._writer(row["iteration"]).add_scalar(f"{row['split']}/{name}", value, row["iteration"])
 
-    def save(self, name: str, state: dict[str, Any]) -> None:
-        save(self.path / name, state)
+    def offer_best(self, state: dict[str, Any]) -> None:
+        """A model that is the best as soon as the next state is saved."""
+        save(self.path / NEXT, state)
+
+    def save_state(self, state: dict[str, Any]) -> None:
+        save(self.path / STATE, state)
+        self._settle(state)
         if self._events is not None:
             self._events.flush()
+
+    def go_on_from(self, state: dict[str, Any] | None) -> None:
+        """Forget what came after a state: it comes again, and on some devices not quite the same."""
+        self._settle(state)
+        kept = read_metrics(self.path / METRICS)[: state["rows"] if state else 0]
+        write(self.path / METRICS, "".join(json.dumps(row) + "\n" for row in kept).encode())
+        self.rows = len(kept)
+
+    def _settle(self, state: dict[str, Any] | None) -> None:
+        offered = load(self.path / NEXT)
+        if offered is None:
+            return
+        if state and state["best"] and state["best"]["iteration"] == offered["iteration"]:
+            (self.path / NEXT).replace(self.path / BEST)
+        else:
+            (self.path / NEXT).unlink()
 
     def best(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
         return load(self.path / BEST, device)
@@ -79,7 +99,7 @@ class RunFolder:
     def close(self) -> None:
         if self._events is not None:
             self._events.close()
-        os.close(self._lock)
+        give_back(self._lock)
 
     def _writer(self, iteration: int):
         if self._events is None:
@@ -90,14 +110,10 @@ class RunFolder:
 
 
 def _locked(path: Path) -> int:
-    """A lock that the system gives back when the process ends, however it ends."""
-    handle = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
+        return take(path / ".lock", wait=False)
+    except BlockingIOError:
         raise RunFolderError(f"{path} is in use by another process") from None
-    return handle
 
 
 def write(path: Path, content: bytes) -> None:
@@ -122,6 +138,11 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | Non
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     write(path, json.dumps(content, indent=1).encode())
+
+
+def _written(value: Any) -> Any:
+    """JSON knows neither nan nor infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ class Group:
 
     @property
     def unfinished(self) -> int:
-        return len(self.records) - len(self.finished)
+        return sum(record.result is None and not record.pruned for record in self.records)
 
     def score(self, better: str) -> float:
         """The mean over seeds, on validation, of the metric that decides. A seed that diverged makes it the worst."""
@@ -88,6 +88,13 @@ def choose(groups: Sequence[Group], better: str) -> Group:
     if not most:
         return max(groups, key=lambda group: len(group.records))
     return max((g for g in groups if 2 * len(g.finished) >= most), key=lambda group: group.score(better))
+
+
+def given_up(records: Iterable[Record]) -> list[str]:
+    """A note on the runs that a search did not finish, if there are any: they are settings that were tried."""
+    count = sum(record.pruned for record in records)
+    runs = "1 run was" if count == 1 else f"{count} runs were"
+    return [f"{runs} given up by a search, and not averaged."] if count else []
 
 
 def spread(values: Sequence[float], *, larger: bool = True) -> Spread:

@@ -9,7 +9,7 @@ from gumtrace.experiments.config import Config
 from gumtrace.experiments.experiment import Experiment
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.run import BACKWARD, FORWARD, OPTIMISER, WARM_UP, Run
-from gumtrace.experiments.training import prepare
+from gumtrace.experiments.training import precision
 
 ROWS = 15  # of the table of operators
 PARTS = (FORWARD, BACKWARD, OPTIMISER)
@@ -30,8 +30,19 @@ def profile(
     Args:
         trace: a file for a timeline, to be looked at in chrome://tracing or Perfetto.
     """
-    workers = Workers(torch.device(device))
-    prepare(config)
+    with precision(config):
+        return _profile(experiment, config, data, Workers(torch.device(device)), updates, compile, trace)
+
+
+def _profile(
+    experiment: type[Experiment],
+    config: Config,
+    data: Path,
+    workers: Workers,
+    updates: int,
+    compile: bool,
+    trace: Path | None,
+) -> str:
     model = experiment.build(config, experiment.load(config, data, workers.device), workers.device)
     if compile:
         model.compile_parts()

@@ -3,12 +3,14 @@ the code. A recorded file is JSON lines, one run a line, in an order that does n
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from gumtrace.experiments.folder import CONFIG, METRICS, RESULT, write
+from gumtrace.experiments.registry import NAMES, find
 
+PRUNED = "pruned.json"  # in the folder of a run that a search gave up: there were better ones, or it diverged
 SUFFIX = ".jsonl"  # of recorded files
 ITERATION = "iteration"  # of a curve: the one list that is no metric
 _DIGITS = 5  # significant, of the numbers in a recorded curve
@@ -27,6 +29,7 @@ class Record:
     machine: dict[str, Any]
     result: dict[str, Any] | None  # iteration of the best checkpoint, its metrics: valid, test; seconds
     curve: dict[str, list]  # iteration, and each metric of the validation set, None where it was not measured
+    pruned: bool = False  # given up by a search: nobody waits for its result
 
     @property
     def seed(self) -> int:
@@ -94,6 +97,7 @@ def read_run(folder: str | Path) -> Record:
         **{name: about.get(name) for name in ("experiment", "config", "machine")},
         "result": _parsed(result, result.read_text(encoding="utf-8")) if result.exists() else None,
         "curve": _curve(folder / METRICS),
+        "pruned": (folder / PRUNED).exists() and not result.exists(),  # it may have been trained to its end later
     }
     return _checked(body, str(folder))
 
@@ -150,7 +154,7 @@ def _parsed(where: str | Path, text: str) -> dict[str, Any]:
 def _checked(body: dict[str, Any], where: str) -> Record:
     """The record, if it is whole."""
     names = {field.name for field in fields(Record)}
-    if body.keys() != names:
+    if {"pruned", *body} != names:  # files of before searches left marks do not have it
         raise RecordError(f"{where}: not a recorded run, which has {', '.join(sorted(names))}")
     record = Record(**body)
     problems = {
@@ -162,7 +166,13 @@ def _checked(body: dict[str, Any], where: str) -> Record:
     }
     if wrong := [problem for problem, present in problems.items() if present]:
         raise RecordError(f"{where}: {'; '.join(wrong)}")
-    return record
+    return replace(record, config=_completed(record))
+
+
+def _completed(record: Record) -> dict[str, Any]:
+    """The config with the defaults of fields that are newer than the run: it belongs to the runs that have them."""
+    defaults = find(record.experiment).config_type().to_dict() if record.experiment in NAMES else {}
+    return {**defaults, **record.config}
 
 
 def _has(body: Any, *names: str) -> bool:

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
+from gumtrace.diagnostics.gradients import frozen
+from gumtrace.estimators import SurrogateREINFORCE
 from gumtrace.experiments.experiment import Experiment
-from gumtrace.experiments.folder import BEST, STATE, RunFolder
+from gumtrace.experiments.folder import RunFolder
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.seeds import mixed
 from gumtrace.experiments.starts import Starts
@@ -27,6 +29,7 @@ class Run:
     def __init__(self, experiment: Experiment, folder: RunFolder | None, workers: Workers, *, graph: bool = False):
         self.experiment, self.folder, self.workers = experiment, folder, workers
         self.config, self.device = experiment.config, workers.device
+        _check(experiment, graph)
         on_cuda = self.device.type == "cuda"
         self.stream = torch.cuda.Stream(self.device) if on_cuda else None
         groups = experiment.parameter_groups()
@@ -58,7 +61,7 @@ class Run:
         """One update, and an evaluation with a checkpoint when it is time: says whether it was."""
         with self._here():
             if self.iteration == 0 and not self.starts.scores:
-                self._log_gradient()
+                self._log_gradient("beginning")
             self.update()
             due = self.starts.done and (self.iteration % self.config.evaluate_every == 0 or self.finished)
             if due:
@@ -77,7 +80,8 @@ class Run:
         epoch, place = divmod(self.iteration, size // items)  # the last few items of an epoch are left out
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(mixed(self.config.seed, "order", epoch))
-            self._order, self._epoch = torch.randperm(size, generator=generator).to(self.device), epoch
+            order = torch.randperm(size, generator=generator)
+            self._order, self._epoch = self._sent(order), epoch
         self.index.copy_(self._order[place * items : (place + 1) * items])
         for shard, generator in zip(self.shards, self.generators, strict=True):
             generator.manual_seed(mixed(self.config.seed, "noise", shard, self.iteration))
@@ -128,37 +132,40 @@ class Run:
         averages = {name: total / since for name, total in self.totals().items()}
         now = time.perf_counter()
         self.seconds, self._clock = self.seconds + now - self._clock, now
+        if self.folder is None:
+            return
         self.valid = self.evaluate("valid")
-        self.keep_if_best()
-        if self.folder is not None:
-            self.folder.log({"iteration": self.iteration, "split": "train", **averages})
-            self.folder.log({"iteration": self.iteration, "split": "valid", **self.valid})
-            if self.finished or 0 <= self.iteration - self.config.iterations // 2 < self.config.evaluate_every:
-                self._log_gradient()
-            self.folder.save(STATE, self.state_dict())  # last: what came before is repeated if this is missing
+        self._keep_if_best(self.folder)
+        self.folder.log({"iteration": self.iteration, "split": "train", **averages})
+        self.folder.log({"iteration": self.iteration, "split": "valid", **self.valid})
+        if self.finished or 0 <= self.iteration - self.config.iterations // 2 < self.config.evaluate_every:
+            self._log_gradient("end" if self.finished else "half-way")
+        self.folder.save_state(self.state_dict())  # last: what came before is repeated if this is missing
 
-    def keep_if_best(self) -> None:
-        better = self.experiment.better
-        if self.best is None or self.valid[better] > self.best["valid"][better]:
+    def _keep_if_best(self, folder: RunFolder) -> None:
+        score = self.valid[self.experiment.better]
+        if math.isfinite(score) and (self.best is None or score > self.best["valid"][self.experiment.better]):
             self.best = {"iteration": self.iteration, "valid": self.valid}
-            if self.folder is not None:
-                self.folder.save(BEST, {**self.best, "model": self.experiment.state_dict()})
+            folder.offer_best({**self.best, "model": self.experiment.state_dict()})
 
-    def _log_gradient(self) -> None:
-        """How noisy the estimator is, at the beginning, half-way and at the end."""
-        if self.folder is not None:
-            generator = torch.Generator(self.device).manual_seed(mixed(self.config.seed, "gradient", self.iteration))
-            self.experiment.eval()  # to look must not teach it
-            with self.autocast(), torch.compiler.set_stance("force_eager"):
-                std = self.experiment.gradient_std(self.index, generator)
-            self.experiment.train()
-            self.folder.log({"iteration": self.iteration, "split": "gradient", "std": std})
+    def _log_gradient(self, moment: str) -> None:
+        """How noisy the estimator is, on the batch that comes next. To look must not teach it."""
+        if self.folder is None:
+            return
+        self._prepare()
+        generator = torch.Generator(self.device).manual_seed(mixed(self.config.seed, "gradient", self.iteration))
+        buffers = [(b, b.clone()) for b in self.experiment.buffers()]
+        with frozen(self.experiment.estimator), self.autocast(), self.experiment.eager():
+            std = self.experiment.gradient_std(self.index, generator)
+        for b, before in buffers:  # running statistics
+            b.copy_(before)
+        self.folder.log({"iteration": self.iteration, "split": "gradient", "moment": moment, "std": std})
 
     def evaluate(self, split: str) -> dict[str, float]:
-        generator = torch.Generator(self.device).manual_seed(mixed(self.config.seed, "evaluate"))
+        generator = torch.Generator(self.device).manual_seed(mixed(self.config.seed, "evaluate", split))
         self.experiment.eval()
         # What was compiled was so for the sizes of training batches: to compile it once more would take longer
-        with self._here(), torch.no_grad(), self.autocast(), torch.compiler.set_stance("force_eager"):
+        with self._here(), torch.no_grad(), self.autocast(), self.experiment.eager():
             metrics = self.experiment.evaluate(split, generator)
         self.experiment.train()
         return metrics
@@ -185,14 +192,19 @@ class Run:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.iteration, self.seconds = state["iteration"], max(self.seconds, state["seconds"])
         self.best, self.starts.done = state["best"], True
-        self.experiment.load_state_dict(state["model"])
-        for i, p in enumerate(_parameters(self.optimiser)):
-            own = self.optimiser.state[p]
-            for name, value in state["optimiser"]["state"].get(i, {}).items():
-                if name in own:  # in place: a graph knows where it is
-                    own[name].copy_(value)
-                else:
-                    own[name] = value.to(self.device)
+        self.load_model(state["model"])
+        with self._here():
+            for i, p in enumerate(_parameters(self.optimiser)):
+                own = self.optimiser.state[p]
+                for name, value in state["optimiser"]["state"].get(i, {}).items():
+                    if name in own:  # in place: a graph knows where it is
+                        own[name].copy_(value)
+                    else:
+                        own[name] = value.to(self.device)
+
+    def load_model(self, state: dict[str, Any]) -> None:
+        with self._here():
+            self.experiment.load_state_dict(state)
 
     def _recorded(self) -> torch.cuda.CUDAGraph:
         """The update as a CUDA graph. The updates made on the way are undone."""
@@ -200,7 +212,6 @@ class Run:
             raise ValueError("graph=True needs a CUDA device, and one process")
         model = {name: value.clone() for name, value in self.experiment.state_dict().items()}
         self._prepare()
-        self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with self._here():
             for _ in range(WARM_UP):
                 self._update()
@@ -217,8 +228,7 @@ class Run:
 
     def restart(self, start: int) -> None:
         """As another initial model."""
-        fresh = type(self.experiment).build(self.config, self.experiment.data, self.device, start)
-        self.experiment.load_state_dict(fresh.state_dict())
+        self.load_model(type(self.experiment).build(self.config, self.experiment.data, self.device, start).state_dict())
         self._forget_moments()
         self.iteration = 0
 
@@ -233,13 +243,26 @@ class Run:
 
     @contextmanager
     def _here(self) -> Iterator[None]:
-        """On this run's own stream, so that several runs share a device side by side."""
-        if self.stream is None:
+        """On this run's own stream, so that several runs share a device side by side; after what was asked before."""
+        if self.stream is None or torch.cuda.current_stream(self.device) == self.stream:
             yield
         else:
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(self.stream):
                 yield
+
+    def _sent(self, x: Tensor) -> Tensor:
+        """To the device, without waiting for it."""
+        return x if self.stream is None else x.pin_memory().to(self.device, non_blocking=True)
 
 
 def _parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
     return [p for group in optimiser.param_groups for p in group["params"]]
+
+
+def _check(experiment: Experiment, graph: bool) -> None:
+    config = experiment.config
+    if config.items > experiment.items:
+        raise ValueError(f"a batch has {config.items} items, and the training set only {experiment.items}")
+    if isinstance(experiment.estimator, SurrogateREINFORCE) and (graph or config.shards > 1):
+        raise ValueError("SurrogateREINFORCE learns from its losses as it goes: it takes neither a graph nor shards")

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_map
 
-from gumtrace.experiments.folder import STATE
-
 if TYPE_CHECKING:
     from gumtrace.experiments.run import Run
 
@@ -25,7 +23,7 @@ class Starts:
     def after_update(self) -> None:
         if self.done or self.run.iteration < self.run.config.start_iterations:
             return
-        score = self.run.evaluate("valid")[self.run.experiment.better]
+        score = self._score()
         self.run.totals()  # the next one begins anew
         if score > max(self.scores, default=-torch.inf):
             self.best = tree_map(lambda x: x.clone() if torch.is_tensor(x) else x, self.run.state_dict())
@@ -35,6 +33,14 @@ class Starts:
         else:
             self._finish()
 
+    def _score(self) -> float:
+        """Of one process, for all: they must choose alike."""
+        run = self.run
+        score = run.evaluate("valid")[run.experiment.better] if run.workers.first else 0.0
+        shared = torch.tensor(score, dtype=torch.float64, device=run.device)
+        run.workers.sum([shared])
+        return shared.item()
+
     def _finish(self) -> None:
         run, self.done = self.run, True
         if self.best is not None:  # there is none if all are nan
@@ -43,4 +49,4 @@ class Starts:
         if run.folder is not None:
             scores = {f"start {number}": score for number, score in enumerate(self.scores)}
             run.folder.log({"iteration": run.iteration, "split": "starts", **scores})
-            run.folder.save(STATE, run.state_dict())
+            run.folder.save_state(run.state_dict())

@@ -17,8 +17,9 @@ from optuna.exceptions import ExperimentalWarning, TrialPruned
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from gumtrace.experiments.config import Config
-from gumtrace.experiments.folder import RunFolderError
+from gumtrace.experiments.folder import RunFolderError, write_json
 from gumtrace.experiments.locks import alive, exclusive, presence
+from gumtrace.experiments.records import PRUNED
 from gumtrace.experiments.run import Run
 from gumtrace.experiments.sweep import DONE, Sweep, SweepError, claim, count, give_up, open_study
 from gumtrace.experiments.training import train
@@ -119,6 +120,16 @@ class Worker:
             raise Unsuitable(str(error)) from error
 
     def _train(self, config: Config, trial: Trial) -> float:
+        """To the end, or until it is pruned: then a mark in the folder of the run says that nobody goes on with it."""
+        mark = self.sweep.folder(config) / f"seed-{config.seed}" / PRUNED
+        mark.unlink(missing_ok=True)  # from a trial of the same values
+        try:
+            return self._trained(config, trial)
+        except TrialPruned as error:
+            write_json(mark, {"reason": str(error)})
+            raise
+
+    def _trained(self, config: Config, trial: Trial) -> float:
         better, sweep = self.sweep.experiment.better, self.sweep
 
         def watch(run: Run) -> None:

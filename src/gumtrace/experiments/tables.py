@@ -11,6 +11,7 @@ from gumtrace.experiments.records import Record
 from gumtrace.experiments.reporting import UNBIASED, Block, Column, PaperRow, Report, Spread, family, marked, title
 
 OURS = "ours"
+MOMENTS = ("beginning", "half-way", "end")  # of training
 
 
 @dataclass(frozen=True)
@@ -70,18 +71,20 @@ def _gradients(shown: list[Choice]) -> Table:
     block = shown[0].block
     rows = []
     for choice in shown:
-        found = [
-            dict(r.result["gradient_std"]) for r in choice.group.finished if r.result and "gradient_std" in r.result
-        ]
-        if found:
-            means = [sum(stds) / len(stds) for stds in zip(*(f.values() for f in found), strict=True)]
-            rows.append((title(choice.group.setting), OURS, *(f"{x:.4g}" for x in means)))
+        found = [record.result.get("gradient_std", {}) for record in choice.group.finished if record.result]
+        means = [_mean([stds[moment] for stds in found if moment in stds]) for moment in MOMENTS]
+        if any(means):
+            rows.append((title(choice.group.setting), OURS, *means))
     if rows:
         paper = [(marked(n, family(n)), block.source, *(f"{x:.4g}" for x in s)) for n, s in block.gradient_std.items()]
         rows = paper + rows
-    head = ("estimator", "by", "beginning", "half-way", "end")
+    head = ("estimator", "by", *MOMENTS)
     cells = tuple(tuple(Cell(text) for text in row) for row in rows)
     return Table(f"Standard deviation of the gradient to a logit, {block.title}", head, cells, ())
+
+
+def _mean(values: list[float]) -> str:
+    return f"{sum(values) / len(values):.4g}" if values else ""
 
 
 def _own(choice: Choice, report: Report) -> _Row:

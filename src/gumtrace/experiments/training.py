@@ -1,8 +1,8 @@
 """Train: one run a seed, side by side on one device, each in its own folder."""
 
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,10 @@ import torch
 from gumtrace.benchmark.records import machine
 from gumtrace.experiments.config import Config
 from gumtrace.experiments.experiment import Experiment
-from gumtrace.experiments.folder import (
-    BEST,
-    METRICS,
-    RESULT,
-    STATE,
-    RunFolder,
-    RunFolderError,
-    load,
-    read_metrics,
-)
+from gumtrace.experiments.folder import METRICS, RESULT, STATE, RunFolder, RunFolderError, load, read_json, read_metrics
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.run import Run
+from gumtrace.extras import require
 
 _PRECISION = {"float32": "highest", "tf32": "high", "bfloat16": "high"}
 
@@ -49,75 +41,90 @@ def train(
         graph: record the update as a CUDA graph; the estimator must not look at values.
         watch: called after each evaluation of a run; what it raises ends the training.
     """
+    require("tensorboard", "experiments")
     workers = Workers(torch.device(device))
-    prepare(config)
     configs = [config.replace(seed=seed) for seed in (seeds if seeds is not None else [config.seed])]
     paths = [out / f"seed-{c.seed}" for c in configs]
     loaded = experiment.load(config, data, workers.device)
     about = machine(workers.device)
 
-    runs = []
+    results: list[dict[str, Any] | None] = []
+    runs: list[Run] = []
     with ExitStack() as stack:
+        stack.enter_context(precision(config))
         for c, path in zip(configs, paths, strict=True):
             folder = None
             if workers.first:
                 folder = RunFolder(path, experiment.name, c.to_dict(), about)
                 stack.callback(folder.close)
             workers.wait()
-            model = experiment.build(c, loaded, workers.device)
-            if compile:
-                model.compile_parts()
-            runs.append(Run(model, folder, workers, graph=graph))
-            _go_on(runs[-1], path)
+            results.append(read_json(path / RESULT))
+            if results[-1] is None:
+                model = experiment.build(c, loaded, workers.device)
+                if compile:
+                    model.compile_parts()
+                runs.append(Run(model, folder, workers, graph=graph))
+                _go_on(runs[-1], path)
         _advance(runs, progress and workers.first, watch)
-        return [finish(run) for run in runs]
+        fresh = iter([finish(run) for run in runs])
+    return [next(fresh) if known is None else known for known in results] if workers.first else []
 
 
-def prepare(config: Config) -> None:
-    """What is set for the whole process."""
+@contextmanager
+def precision(config: Config) -> Iterator[None]:
+    """Of matrix products, which torch has set for the whole process."""
+    before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(_PRECISION[config.precision])
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _go_on(run: Run, path: Path) -> None:
-    """From where it was cut off, if it was."""
+    """From where it was cut off, if it was. All processes read the state: they share the folder."""
     state = load(path / STATE, run.device)
     if state is not None:
         run.load_state_dict(state)
     if run.folder is not None:
-        run.folder.keep(0 if state is None else state["rows"])
+        run.folder.go_on_from(state)
 
 
 def _advance(runs: list[Run], progress: bool, watch: Callable[[Run], None] | None) -> None:
-    from tqdm import tqdm
-
+    tqdm = require("tqdm", "cli").tqdm
     total, done = sum(run.updates for run in runs), sum(run.iteration for run in runs)
     with tqdm(total=total, initial=done, unit="it", file=sys.stderr, disable=None if progress else True) as bar:
         while waiting := [run for run in runs if not run.finished]:
             for run in waiting:
-                if run.advance() and watch is not None:
-                    watch(run)
+                if run.advance():
+                    if progress and bar.disable:  # no terminal: a line in a log instead
+                        print(f"seed {run.config.seed}, {run.iteration} of {run.config.iterations}: {_score(run)}")
+                    if watch is not None:
+                        watch(run)
             bar.update(len(waiting))
             bar.set_postfix_str(" ".join(_score(run) for run in runs), refresh=False)
 
 
 def _score(run: Run) -> str:
     better = run.experiment.better
-    return "–" if run.best is None else f"{run.best['valid'][better]:.5g}"
+    return f"{better} {run.best['valid'][better]:.5g}" if run.best else "–"
 
 
 def finish(run: Run) -> dict[str, Any]:
     """The best checkpoint on the test set, kept in the folder."""
     if run.folder is None:
         return {}
-    result = run.folder.result
-    if result is None:
-        best = run.folder.best(run.device)
-        if best is None:
-            raise RunFolderError(f"{run.folder.path} has no {BEST}: delete it, and train again")
-        run.experiment.load_state_dict(best["model"])
-        result = {"iteration": best["iteration"], "valid": best["valid"], "test": run.evaluate("test")}
-        result["seconds"] = run.seconds
-        rows = read_metrics(run.folder.path / METRICS)
-        result["gradient_std"] = [[row["iteration"], row["std"]] for row in rows if row["split"] == "gradient"]
-        run.folder.write(RESULT, result)
+    best = run.folder.best(run.device)
+    if best is None:
+        raise RunFolderError(f"{run.folder.path}: {run.experiment.better} was never a finite number; the run diverged")
+    run.load_model(best["model"])
+    rows = read_metrics(run.folder.path / METRICS)
+    result = {
+        "iteration": best["iteration"],
+        "valid": best["valid"],
+        "test": run.evaluate("test"),
+        "seconds": run.seconds,  # of the whole process, if there are other runs beside this one
+        "gradient_std": {row["moment"]: row["std"] for row in rows if row["split"] == "gradient"},
+    }
+    run.folder.write(RESULT, result)
     return result

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gumtrace.diagnostics.gradients import gradients
 from gumtrace.divergences import noise_kl
-from gumtrace.estimators import MLPSurrogate, VectorCritic
+from gumtrace.estimators import MLPSurrogate
 from gumtrace.experiments.config import DIFFERENTIATE, Config
 from gumtrace.experiments.experiment import Experiment, build_estimator
 from gumtrace.experiments.graph_layout.data import Layouts, Split, load
@@ -28,11 +28,14 @@ class GraphLayoutConfig(Config):
     training: Literal["teacher-forced", "unrolled"] = "teacher-forced"
     """Predict each frame from the true one before it, or all of them from the first, as the paper does."""
     frames: int = 10
+    """T."""
     nodes: int = 10
     hidden: int = 256
+    """Width of the layers of encoder and decoder."""
     decoder_lr: float = 0.0
     """0: that of the encoder, lr."""
     critic_hidden: int = 256
+    """Width of RELAX's critic, and of the surrogate."""
     train_size: int = 50_000
     test_size: int = 10_000
     """Of the validation set, too."""
@@ -52,7 +55,7 @@ class GraphLayout(Experiment):
         self.decoder = Decoder(config.nodes, config.hidden)
         self.estimator = build_estimator(
             config,
-            critic=_Critic(config.nodes**2, config.critic_hidden, seen),
+            critic=Critic(config.nodes**2, seen, config.critic_hidden),
             surrogate=MLPSurrogate(config.nodes * (config.nodes - 1) // 2, config.critic_hidden, seen),
         )
 
@@ -66,7 +69,15 @@ class GraphLayout(Experiment):
     @staticmethod
     def smoke(config: GraphLayoutConfig) -> GraphLayoutConfig:
         return config.replace(
-            frames=5, nodes=5, hidden=32, calls=64, train_size=512, test_size=128, iterations=60, evaluate_every=20
+            frames=5,
+            nodes=5,
+            hidden=32,
+            calls=64,
+            train_size=512,
+            test_size=128,
+            iterations=60,
+            evaluate_every=20,
+            start_iterations=20,
         )
 
     @staticmethod
@@ -158,11 +169,17 @@ class GraphLayout(Experiment):
         return {"elbo": elbo, "kl": kl, **edge_metrics(hits, self.config.nodes)}
 
 
-class _Critic(VectorCritic):
-    """A perceptron on the frames and the noise."""
+class Critic(nn.Module):
+    """A perceptron with one hidden layer on the frames and the noise, as the paper's; smooth, as RELAX needs it."""
 
-    def forward(self, noise: Tensor, context: Tensor | None = None) -> Tensor:
-        return super().forward(noise.flatten(-2), context)
+    def __init__(self, noise: int, context: int, hidden: int):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(noise + context, hidden), nn.Tanh(), nn.Linear(hidden, 1))
+
+    def forward(self, noise: Tensor, context: Tensor) -> Tensor:
+        """(*S, B) for noise (*S, B, n, n) and context (B, c)."""
+        noise = noise.flatten(-2)
+        return self.net(torch.cat([noise, context.expand(*noise.shape[:-1], -1)], -1)).squeeze(-1)
 
 
 def _hits(value: Tensor, trees: Tensor) -> Tensor:

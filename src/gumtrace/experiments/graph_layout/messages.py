@@ -34,7 +34,8 @@ def serves(structure: Tensor, hidden: int) -> bool:
     """Whether the kernels take trees (I, K, n, n)."""
     if not (structure.is_cuda and _HAS_TRITON and structure.dtype == torch.float32 and structure.numel() > 0):
         return False
-    room = torch.cuda.get_device_properties(structure.device).shared_memory_per_block_optin
+    about = torch.cuda.get_device_properties(structure.device)
+    room = getattr(about, "shared_memory_per_block_optin", 0)  # not in older torch
     return 3 <= structure.shape[-1] <= MOST_NODES and hidden % 16 == 0 and hidden <= WIDEST and room >= SHARED
 
 
