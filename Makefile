@@ -27,7 +27,7 @@ test-full: $(VENV)/.dev ## the tests with a million draws where `make test` make
 test-gpu: $(VENV)/.dev ## the kernels on a real GPU: needs a CUDA build of torch in .venv
 	$(BIN)/pytest -n 4 tests/test_cuda.py tests/test_cuda_inputs.py tests/test_cuda_matrix_tree.py tests/test_gpu.py \
 	  tests/test_gpu_sizes.py tests/test_operators.py tests/test_transforms.py tests/test_unchecked.py \
-	  tests/test_device_time.py tests/test_relax_subset_paths.py tests/test_graph_layout_messages.py
+	  tests/test_device_time.py tests/test_relax_subset_paths.py tests/test_graph_layout_messages.py tests/test_gpu_experiments.py
 
 bench: $(VENV)/.run ## time the kernels on the CPU
 	@$(BIN)/gumtrace bench --device cpu
