@@ -1,0 +1,1 @@
+"""ListOps: find the tree of a nested expression from nothing but its value."""

@@ -1,0 +1,171 @@
+"""The data of the ListOps experiment: expressions, their values, and the trees behind them.
+
+`generate` makes the paper's sets, `load` keeps them in a file, and `read` reads the original files.
+"""
+
+import lzma
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gumtrace.experiments import caches
+from gumtrace.experiments.listops import expressions
+from gumtrace.experiments.listops.expressions import OPERATORS, VOCABULARY, Expression, evaluate, parse
+from gumtrace.experiments.listops.sampling import draw, shortest
+from gumtrace.extras import require
+from gumtrace.structures import checks
+
+FORMAT = 1  # of cache files; a change of what is in them, or of how it is computed, makes it one more
+
+
+class Split(NamedTuple):
+    """Expressions of up to n tokens. Their integers are short: all of them stay in memory, and batches are widened."""
+
+    tokens: Tensor  # (B, n) uint8, places in VOCABULARY; 0 is padding
+    lengths: Tensor  # (B,) int64
+    answers: Tensor  # (B,) int64, digits
+    heads: Tensor  # (B, n) int16, the place of each token's operator; -1 for the root, -2 for padding
+
+    def to(self, device: torch.device | str) -> "Split":
+        return Split(*(tensor.to(device) for tensor in self))
+
+
+@dataclass(frozen=True)
+class ListOps:
+    """The three splits. They have no expression in common."""
+
+    train: Split
+    valid: Split
+    test: Split
+
+    def to(self, device: torch.device | str) -> "ListOps":
+        return ListOps(self.train.to(device), self.valid.to(device), self.test.to(device))
+
+
+def generate(
+    sizes: Sequence[int] = (100_000, 20_000, 20_000),
+    seed: int = 0,
+    lengths: tuple[int, int] = (10, 50),
+    depths: Sequence[int] = (1, 2, 3, 4, 5),
+    progress: bool = True,
+) -> ListOps:
+    """Draw different expressions, in each split as many of every depth. `sampling` says how.
+
+    Args:
+        sizes: how many expressions to train, validate and test with.
+        lengths: the least and the greatest number of tokens, brackets included.
+        progress: show a bar if stderr is a terminal.
+
+    >>> generate(sizes=(10, 5, 5)).train.tokens.shape
+    torch.Size([10, 50])
+    """
+    sizes, seed, lengths, depths = _checked(sizes, seed, lengths, depths)
+    parts: list[list[np.ndarray]] = [[], [], []]  # of each split, for every depth
+    with require("tqdm", "cli").tqdm(total=sum(sizes), desc="listops", disable=None if progress else True) as bar:
+        for rank, depth in enumerate(depths):
+            shares = [(size + len(depths) - 1 - rank) // len(depths) for size in sizes]
+            # Streams of their own: the expressions of a depth do not depend on which other depths there are.
+            found = draw(sum(shares), depth, lengths, np.random.default_rng([seed, depth]), bar)
+            for part, rows in zip(parts, np.split(found, np.cumsum(shares)[:-1]), strict=True):
+                part.append(rows)
+    mix = np.random.default_rng([seed, 0])
+    return ListOps(*(_split(mix.permutation(np.concatenate(part))) for part in parts))
+
+
+def load(
+    folder: str | Path,
+    sizes: Sequence[int] = (100_000, 20_000, 20_000),
+    seed: int = 0,
+    lengths: tuple[int, int] = (10, 50),
+    depths: Sequence[int] = (1, 2, 3, 4, 5),
+    progress: bool = True,
+) -> ListOps:
+    """What `generate` returns, kept in a file of `folder` that is named after the arguments."""
+    sizes, seed, lengths, depths = _checked(sizes, seed, lengths, depths)
+    arguments = {"sizes": sizes, "seed": seed, "lengths": lengths, "depths": depths}
+    counts, ends, levels = ("-".join(map(str, numbers)) for numbers in (sizes, lengths, depths))
+    path = Path(folder) / f"listops-{ends}-tokens-depth-{levels}-{counts}-seed-{seed}.pt"
+    names = ("train", "valid", "test")
+    if path.exists():
+        found = caches.read(path, FORMAT, arguments)
+        return ListOps(*(Split(**found[name]) for name in names))
+    made = generate(**arguments, progress=progress)
+    caches.write(path, FORMAT, arguments, {name: getattr(made, name)._asdict() for name in names})
+    return made
+
+
+def read(path: str | Path, operators: Collection[str] = OPERATORS, max_length: int | None = None) -> Split:
+    """An original file, `.tsv` or `.tsv.xz`: one expression a line, after its value and a tab.
+
+    Every line is parsed and its value checked.
+
+    Args:
+        operators: expressions with others are left out; `sampling.SAMPLED` are the paper's.
+        max_length: longer expressions are left out, and the others padded to it. None: all are padded to the longest.
+    """
+    if unknown := [name for name in operators if name not in OPERATORS]:
+        raise ValueError(f"listops: {unknown[0]!r} is no operator; these are: {' '.join(OPERATORS)}")
+    others = [VOCABULARY.index(name) for name in OPERATORS if name not in operators]
+    found = [expression.tokens for expression in _lines(Path(path))]
+    kept = [tokens for tokens in found if not np.isin(tokens, others).any()]
+    kept = [tokens for tokens in kept if max_length is None or len(tokens) <= max_length]
+    if not kept:
+        raise ValueError(f"{path}: none of {len(found)} expressions is left")
+    padded = np.zeros((len(kept), max_length or max(map(len, kept))), np.uint8)
+    for row, tokens in zip(padded, kept, strict=True):
+        row[: len(tokens)] = tokens
+    return _split(padded)
+
+
+def _lines(path: Path) -> Iterator[Expression]:
+    opener = lzma.open if path.suffix == ".xz" else open
+    number = 0
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                yield _row(str(line).rstrip("\n"), f"{path}, line {number}")
+    except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged after line {number}: {error}") from error
+
+
+def _row(line: str, where: str) -> Expression:
+    answer, tab, text = line.partition("\t")
+    if not tab or len(answer) != 1 or answer not in "0123456789":
+        raise ValueError(f"{where}: a digit, a tab and an expression should be here, not {line[:40]!r}")
+    expression = parse(text, where)
+    if (value := evaluate(expression.tokens)) != int(answer):
+        raise ValueError(f"{where}: the value of the expression is {value}, not {answer}")
+    return expression
+
+
+def _split(tokens: np.ndarray) -> Split:
+    lengths = np.count_nonzero(tokens, axis=1)
+    arrays = (tokens, lengths, expressions.answers(tokens), expressions.heads(tokens))
+    return Split(*map(torch.from_numpy, arrays))
+
+
+def _checked(
+    sizes: Sequence[int], seed: int, lengths: Sequence[int], depths: Sequence[int]
+) -> tuple[list[int], int, tuple[int, int], list[int]]:
+    """The arguments as Python's own integers, the only ones that a file read with weights_only may hold."""
+    sizes = [checks.integer("listops", "a size", size) for size in sizes]
+    lengths = [checks.integer("listops", "a length", length) for length in lengths]
+    depths = [checks.integer("listops", "a depth", depth) for depth in depths]
+    seed = checks.integer("listops", "seed", seed)
+    if len(sizes) != 3 or min(sizes) < 1:
+        raise ValueError(f"listops: sizes must be three positive numbers: train, valid, test; got {sizes}")
+    if len(lengths) != 2 or not 1 <= lengths[0] <= lengths[1]:
+        raise ValueError(f"listops: lengths must be the least and the greatest one, got {lengths}")
+    if not depths or min(depths) < 1 or len(set(depths)) < len(depths):
+        raise ValueError(f"listops: depths must be different positive numbers, got {depths}")
+    if seed < 0:
+        raise ValueError(f"listops: seed must not be negative, got {seed}")
+    if shortest(max(depths)) > lengths[1]:
+        needed = shortest(max(depths))
+        raise ValueError(f"listops: depth {max(depths)} takes {needed} tokens or more, not {lengths[1]} at most")
+    return sizes, seed, (lengths[0], lengths[1]), depths
