@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import torch
 from torch import Tensor
 
+from gumtrace.experiments import caches
 from gumtrace.extras import require
 from gumtrace.structures import checks
 from gumtrace.structures.spanning_tree import SpanningTree
@@ -20,6 +20,7 @@ from gumtrace.structures.spanning_tree import SpanningTree
 # Coordinates at a time: 256 kB, which stay in the cache. From 32 768 on torch shares an operation among its threads,
 # and they wait for each other thousands of times: a little faster on idle cores, many times slower on busy ones.
 CHUNK = 32_000
+SPLITS = ("train", "valid", "test")
 FORMAT = 1  # of cache files; a change of what is in them, or of how it is computed, makes it one more
 
 
@@ -130,9 +131,10 @@ def load(
     counts = "-".join(map(str, sizes))
     path = Path(folder) / f"layouts-{frames}-frames-{nodes}-nodes-{counts}-seed-{seed}.pt"
     if path.exists():
-        return _read(path, arguments)
+        found = caches.read(path, FORMAT, arguments)
+        return Layouts(*(Split(**found[name]) for name in SPLITS))
     layouts = generate(**arguments, progress=progress)
-    _write(path, arguments, layouts)
+    caches.write(path, FORMAT, arguments, {name: getattr(layouts, name)._asdict() for name in SPLITS})
     return layouts
 
 
@@ -182,33 +184,3 @@ def _checked(frames: int, nodes: int, sizes: Sequence[int], seed: int) -> tuple[
     if len(sizes) != 3 or min(sizes) < 1:
         raise ValueError(f"graph layout: sizes must be three positive numbers: train, valid, test; got {sizes}")
     return frames, nodes, sizes, checks.integer("graph layout", "seed", seed)
-
-
-def _write(path: Path, arguments: dict, layouts: Layouts) -> None:
-    """A process that is killed meanwhile leaves no file of that name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{uuid4().hex}.tmp")
-    splits = {name: getattr(layouts, name)._asdict() for name in ("train", "valid", "test")}
-    try:
-        torch.save({"format": FORMAT, "arguments": arguments, **splits}, unfinished)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _read(path: Path, arguments: dict) -> Layouts:
-    with path.open("rb") as file:  # apart: a file that may not be read is not one to delete
-        try:
-            found = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # of many kinds; half a file is an OSError, or a RuntimeError, or ...
-            raise _unusable(path, "it is damaged, or no file of torch.save") from error
-    if not isinstance(found, dict) or "format" not in found:
-        raise _unusable(path, "it holds something else")
-    for name, expected in (("format", FORMAT), ("arguments", arguments)):
-        if found.get(name) != expected:
-            raise _unusable(path, f"its {name} {found.get(name)} should be {expected}")
-    return Layouts(*(Split(**found[name]) for name in ("train", "valid", "test")))
-
-
-def _unusable(path: Path, why: str) -> ValueError:
-    return ValueError(f"{path} cannot be used: {why}; delete it, and it will be made again")
