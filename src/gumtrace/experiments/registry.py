@@ -4,7 +4,7 @@ from importlib import import_module
 
 from gumtrace.experiments.experiment import Experiment
 
-_WHERE = {"graph-layout": ("graph_layout", "GraphLayout")}
+_WHERE = {"graph-layout": ("graph_layout", "GraphLayout"), "listops": ("listops", "ListOpsExperiment")}
 NAMES = tuple(_WHERE)
 
 

@@ -1,0 +1,26 @@
+"""Dropout whose randomness comes from a generator. torch's own draws from the generator of the whole process: runs side
+by side would disturb each other, and one that was cut off would not go on as it would have."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def dropout(x: Tensor, p: float, generator: torch.Generator | None, training: bool) -> Tensor:
+    """Each entry is 0 with probability p, and divided by 1 - p otherwise; in training, and untouched after it.
+
+    >>> dropout(torch.ones(8), 0.5, torch.Generator().manual_seed(0), training=True)
+    tensor([0., 2., 0., 0., 0., 2., 0., 2.])
+    """
+    return thinned(x, p, kept(x.shape, p, generator, x.device) if training else None)
+
+
+def kept(shape: Sequence[int], p: float, generator: torch.Generator | None, device: torch.device) -> Tensor | None:
+    """Which entries stay; None if all do. Apart from `thinned`, because torch.compile knows no generators."""
+    return torch.rand(*shape, generator=generator, device=device) >= p if p else None
+
+
+def thinned(x: Tensor, p: float, keep: Tensor | None) -> Tensor:
+    """The entries that stay, larger than before; x may have fewer dimensions than `keep`, and is repeated then."""
+    return x if keep is None else torch.where(keep, x / (1 - p), 0.0)

@@ -1,0 +1,209 @@
+"""ListOps: how is this expression nested? A classifier of expressions whose latent variable is an arborescence."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gumtrace.diagnostics.gradients import gradients
+from gumtrace.estimators import RELAX, MLPSurrogate, SurrogateREINFORCE
+from gumtrace.experiments.config import DIFFERENTIATE, Config
+from gumtrace.experiments.experiment import Experiment, build_estimator
+from gumtrace.experiments.listops.data import ListOps, Split, load
+from gumtrace.experiments.listops.expressions import CLOSE, PADDING, VOCABULARY
+from gumtrace.experiments.listops.model import ANSWERS, Classifier, Critic, Encoder
+from gumtrace.structures.arborescence import Arborescence
+
+SHORTEST = 10  # tokens
+CHUNK = 1000  # items evaluated at once
+DRAWS = 10  # of the gradient, for its standard deviation
+
+
+@dataclass(frozen=True)
+class ListOpsConfig(Config):
+    calls: int = 100
+    weight_decay: float = 1e-4
+    classifier_lr: float = 0.0
+    """0: that of the encoder, lr."""
+    hidden: int = 60
+    """Width of embeddings, LSTMs and layers."""
+    rounds: int = 5
+    """Of messages: as many as the deepest expression has levels."""
+    dropout: float = 0.1
+    longest: int = 50
+    """Tokens of an expression, from 10 on."""
+    depth: int = 5
+    """Of the deepest expressions; there are as many of each depth."""
+    train_size: int = 100_000
+    test_size: int = 20_000
+    """Of the validation set, too."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and less than 1, got {self.dropout}")
+
+
+class ListOpsExperiment(Experiment):
+    name = "listops"
+    config_type = ListOpsConfig
+    better = "accuracy"
+    config: ListOpsConfig
+    data: ListOps
+
+    def __init__(self, config: ListOpsConfig, data: ListOps):
+        super().__init__(config, data)
+        size = data.train.tokens.shape[1]
+        self.encoder = Encoder(config.hidden, config.dropout)
+        self.classifier = Classifier(config.hidden, config.rounds, config.dropout)
+        self.estimator = build_estimator(
+            config,
+            critic=Critic(size, config.hidden, config.dropout),
+            surrogate=MLPSurrogate((size - 1) ** 2, config.hidden, size * len(VOCABULARY)),
+        )
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        model, *own = super().parameter_groups()
+        classifier = {id(p) for p in self.classifier.parameters()}
+        parts = [[p for p in model["params"] if (id(p) in classifier) == inside] for inside in (False, True)]
+        rates = (self.config.lr, self.config.classifier_lr or self.config.lr)
+        return [{**model, "params": p, "lr": lr} for p, lr in zip(parts, rates, strict=True)] + own
+
+    @staticmethod
+    def smoke(config: ListOpsConfig) -> ListOpsConfig:
+        return config.replace(
+            longest=20,
+            depth=2,
+            rounds=2,
+            hidden=32,
+            lr=3e-3,
+            train_size=2000,
+            test_size=500,
+            iterations=150,
+            evaluate_every=50,
+            start_iterations=50,
+        )
+
+    @staticmethod
+    def load(config: ListOpsConfig, folder: Path, device: torch.device) -> ListOps:
+        sizes = (config.train_size, config.test_size, config.test_size)
+        depths = range(1, config.depth + 1)
+        return load(folder, sizes, lengths=(SHORTEST, config.longest), depths=depths).to(device)
+
+    @staticmethod
+    def search(config: ListOpsConfig, trial: Any) -> ListOpsConfig:
+        """The paper's ranges; temperatures of relaxations as for graph layout."""
+        names = ("lr", "classifier_lr", "weight_decay")
+        found = config.replace(**{name: trial.suggest_float(name, 1e-5, 1e-3, log=True) for name in names})
+        match config.estimator:
+            case "RELAX":
+                return found.replace(estimator_lr=trial.suggest_float("estimator_lr", 1e-5, 1e-3, log=True))
+            case name if name in DIFFERENTIATE:
+                return found.replace(temperature=trial.suggest_float("temperature", 0.1, 10.0, log=True))
+            case _:
+                return found.replace(samples=trial.suggest_categorical("samples", [2, 4, 5]))
+
+    @property
+    def items(self) -> int:
+        return len(self.data.train.tokens)
+
+    def loss(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        batch = _batch(self.data.train, index)
+        dist = self.posterior(batch, generator)
+        seen: list[tuple[Tensor, Tensor]] = []  # structures and the answers' logits
+
+        def objective(structure: Tensor) -> Tensor:
+            logits = self.answer(batch, structure, generator)
+            seen.append((structure.detach(), logits.detach()))
+            return cross_entropy(logits, batch.answers)
+
+        loss = self.estimator(dist, objective, self.context(batch, generator), generator=generator).mean()
+        return loss, {name: value.mean() for name, value in metrics(batch, *seen[0]).items()}
+
+    def gradient_std(self, index: Tensor, generator: torch.Generator) -> float:
+        batch = _batch(self.data.train, index)
+        with torch.no_grad():  # the critic is in eval mode now, in which cuDNN's LSTMs cannot go back
+            dist, context = self.posterior(batch, generator), self.context(batch, generator)
+
+        def objective(structure: Tensor) -> Tensor:
+            return cross_entropy(self.answer(batch, structure, generator), batch.answers)
+
+        # One by one: the n² messages of relaxed structures fill gigabytes.
+        draw = partial(gradients, self.estimator, dist, objective, 1, generator, context)
+        grads = torch.cat([draw() for _ in range(DRAWS)])
+        return grads.std(0)[dist.racing].mean().item()
+
+    def posterior(self, batch: Split, generator: torch.Generator | None = None) -> Arborescence:
+        """Of the arborescence, given the tokens. It is rooted at the first one."""
+        logits = self.encoder(batch.tokens, generator)
+        return Arborescence(logits, root=0, lengths=batch.lengths, validate_args=False)
+
+    def answer(self, batch: Split, structure: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Logits of the answers. Structures whose gradient is asked for are relaxed, or have to pass for it."""
+        return self.classifier(batch.tokens, structure, hard=not structure.requires_grad, generator=generator)
+
+    def context(self, batch: Split, generator: torch.Generator) -> Tensor | None:
+        """What RELAX's critic and the surrogate see of the tokens."""
+        if isinstance(self.estimator, RELAX):
+            return self.estimator.critic.read(batch.tokens, batch.lengths, generator)  # type: ignore[operator]
+        if isinstance(self.estimator, SurrogateREINFORCE):
+            return F.one_hot(batch.tokens, len(VOCABULARY)).flatten(1).float()
+        return None
+
+    def evaluate(self, split: str, generator: torch.Generator) -> dict[str, float]:
+        """One sample an expression."""
+        data: Split = getattr(self.data, split)
+        sums: dict[str, Tensor] = {}
+        for chunk in zip(*(x.split(CHUNK) for x in data), strict=True):
+            batch = Split(*(x.long() for x in chunk))
+            structure = self.posterior(batch).sample((1,), generator=generator)
+            for name, value in metrics(batch, structure, self.answer(batch, structure)).items():
+                sums[name] = sums.get(name, 0.0) + value.sum(dtype=torch.float64)
+        means = torch.stack(list(sums.values())) / len(data.tokens)
+        return dict(zip(sums, means.tolist(), strict=True))
+
+
+def _batch(split: Split, index: Tensor) -> Split:
+    """Some of the items, in integers that can be computed with."""
+    return Split(*(x.index_select(0, index).long() for x in split))
+
+
+def cross_entropy(logits: Tensor, answers: Tensor) -> Tensor:
+    """(*S, B) for logits (*S, B, 10) and answers (B,)."""
+    return -(F.one_hot(answers, ANSWERS) * logits.log_softmax(-1)).sum(-1)
+
+
+def metrics(batch: Split, structure: Tensor, logits: Tensor) -> dict[str, Tensor]:
+    """Of each structure, (*S, B), for structures (*S, B, n, n) and the answers' logits (*S, B, 10)."""
+    right = (logits.argmax(-1) == batch.answers).float()
+    return {"accuracy": right, "loss": cross_entropy(logits, batch.answers), **edge_metrics(batch, structure)}
+
+
+def edge_metrics(batch: Split, structure: Tensor) -> dict[str, Tensor]:
+    """How many edges are right, (*S, B).
+
+    Brackets are no arguments, and the paper's true edges go from functions to arguments. So precision and recall leave
+    out every edge that enters or leaves a bracket: what hangs from a bracket is missed, and counts for recall, but was
+    not claimed, and does not for precision. Where nothing hangs from brackets they are equal, as they are for the
+    paper's best models. Recall is the share of arguments that hang from their function.
+
+    attachment: the share of all tokens but the first, brackets too, that hang from their function.
+    """
+    tokens, heads, n = batch.tokens, batch.heads, batch.tokens.shape[-1]
+    word = (tokens != PADDING) & (tokens != CLOSE)  # operators and digits
+    between = word[:, :, None] & word[:, None, :]  # (B, n, n)
+    true = heads[:, None, :] == torch.arange(n, device=heads.device)[:, None]
+
+    def count(edges: Tensor) -> Tensor:
+        return (structure * edges).sum((-1, -2))
+
+    hits, claimed = count(true & between), count(between)
+    return {
+        "precision": torch.where(claimed > 0, hits / claimed, 0.0),
+        "recall": hits / (true & between).sum((-1, -2)),
+        "attachment": count(true) / (batch.lengths - 1),
+    }

@@ -1,0 +1,268 @@
+"""The ListOps experiment: training that goes on exactly, and metrics by hand."""
+
+import optuna
+import pytest
+import torch
+from common import seeded
+
+import gumtrace as gt
+from gumtrace.experiments import evaluate, find, train
+from gumtrace.experiments.config import ESTIMATORS
+from gumtrace.experiments.folder import read_metrics
+from gumtrace.experiments.listops import experiment as module
+from gumtrace.experiments.listops.data import Split
+from gumtrace.experiments.listops.expressions import parse
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+ListOps = find("listops")
+TINY = ListOps.config_type(
+    longest=12,
+    depth=2,
+    rounds=2,
+    hidden=8,
+    calls=24,
+    extra=8,
+    train_size=40,
+    test_size=20,
+    iterations=8,
+    evaluate_every=4,
+    lr=2e-3,
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture
+def run(tmp_path, data):
+    """Train in a folder of its own; returns the metrics of the seeds."""
+
+    def call(name, config=TINY, seeds=(0,), **settings):
+        train(ListOps, config, tmp_path / name, seeds=seeds, data=data, progress=False, **settings)
+        return [read_metrics(tmp_path / name / f"seed-{seed}" / "metrics.jsonl") for seed in seeds]
+
+    return call
+
+
+@pytest.fixture
+def model(data):
+    return ListOps.build(TINY, ListOps.load(TINY, data, torch.device("cpu")), torch.device("cpu"))
+
+
+class Killed(BaseException):
+    pass
+
+
+def cut_off(run, config):
+    """The metrics of a run that ended after its first evaluation, and went on."""
+
+    def stop(run):
+        raise Killed
+
+    with pytest.raises(Killed):
+        run("parts", config, watch=stop)
+    return run("parts", config)
+
+
+# --- training ---
+
+
+@pytest.mark.parametrize("estimator", [name for name in ESTIMATORS if name != "StructureREINFORCE"])
+def test_every_estimator_trains_and_goes_on_exactly(estimator, run):
+    config = TINY.replace(estimator=estimator)
+    (whole,) = run("whole", config)
+    assert cut_off(run, config) == [whole]
+    numbers = [value for row in whole for value in row.values() if not isinstance(value, str)]
+    assert torch.tensor(numbers).isfinite().all()
+    assert all(row["std"] > 0 for row in whole if row["split"] == "gradient")
+
+
+def test_the_probability_of_an_arborescence_is_intractable(run):
+    with pytest.raises(NotImplementedError, match="take TraceREINFORCE instead"):
+        run("a", TINY.replace(estimator="StructureREINFORCE"))
+
+
+@pytest.mark.parametrize("settings", [{"precision": "bfloat16"}, {"shards": 2}, {"dropout": 0.0}])
+def test_settings_change_a_run_that_goes_on_exactly(settings, run):
+    config = TINY.replace(**settings)
+    (whole,) = run("whole", config)
+    assert whole[1:] != run("plain")[0][1:]
+    assert cut_off(run, config) == [whole]
+
+
+def test_seeds_side_by_side_are_as_alone(run):
+    """Dropout, too, is each run's own."""
+    together = run("together", seeds=[0, 1])
+    alone = [run(f"alone-{seed}", seeds=[seed])[0] for seed in (0, 1)]
+    assert together == alone
+    assert alone[0] != alone[1]
+
+
+def test_smoke_learns(tmp_path, data):
+    config = ListOps.smoke(ListOps.config_type())
+    (result,) = train(ListOps, config, tmp_path, data=data, progress=False)
+    rows = [row for row in read_metrics(tmp_path / "seed-0" / "metrics.jsonl") if row["split"] == "train"]
+    assert rows[-1]["loss"] < 0.8 * rows[0]["loss"]
+    assert rows[-1]["precision"] > 2 * rows[0]["precision"]  # nobody told it any edge
+    assert evaluate(tmp_path / "seed-0", "test", data=data) == result["test"]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "ways"),
+    [
+        ("TraceREINFORCE", [True]),
+        ("RELAX", [True]),
+        ("REBAR", [True, False, False]),  # the structure, then its control variate at two noises
+        ("StochasticSoftmax", [False]),
+        ("StraightThrough", [False]),
+    ],
+)
+def test_only_structures_without_a_gradient_are_hard(estimator, ways, model, monkeypatch):
+    one, seen = ListOps.build(TINY.replace(estimator=estimator), model.data, torch.device("cpu")), []
+    plain = one.classifier.forward
+
+    def forward(tokens, structure, *, hard, generator=None):
+        seen.append(hard)
+        return plain(tokens, structure, hard=hard, generator=generator)
+
+    monkeypatch.setattr(one.classifier, "forward", forward)
+    one.loss(torch.arange(4), seeded())[0].backward()
+    assert seen == ways
+    assert one.encoder.embedding.weight.grad.any()
+    with torch.no_grad():
+        one.evaluate("test", seeded())
+    assert seen[len(ways) :] == [True]
+
+
+def test_looking_at_gradients_leaves_the_model_alone(model):
+    index = torch.arange(6)
+    for name in ("RELAX", "StochasticSoftmax"):
+        one = ListOps.build(TINY.replace(estimator=name), model.data, torch.device("cpu"))
+        before = {key: value.clone() for key, value in one.state_dict().items() if torch.is_tensor(value)}
+        assert one.gradient_std(index, seeded()) > 0
+        assert all(p.grad is None for p in one.parameters())
+        assert all(torch.equal(value, one.state_dict()[key]) for key, value in before.items())
+
+
+# --- settings ---
+
+
+def test_each_part_has_a_learning_rate_of_its_own(model):
+    config = TINY.replace(estimator="RELAX", lr=1e-3, classifier_lr=2e-3, estimator_lr=3e-3, weight_decay=4e-3)
+    one = ListOps.build(config, model.data, torch.device("cpu"))
+    for group, part, lr, decay in zip(
+        one.parameter_groups(),
+        (one.encoder, one.classifier, one.estimator),
+        (1e-3, 2e-3, 3e-3),
+        (4e-3, 4e-3, 0.0),
+        strict=True,
+    ):
+        assert (group["lr"], group["weight_decay"]) == (lr, decay)
+        assert {id(p) for p in group["params"]} == {id(p) for p in part.parameters()}
+    assert [group["lr"] for group in model.parameter_groups()] == [2e-3, 2e-3]  # by default that of the encoder
+
+
+def test_dropout_is_a_probability():
+    with pytest.raises(ValueError, match="dropout must be at least 0 and less than 1, got 1"):
+        TINY.replace(dropout=1.0)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "name", "value"),
+    [
+        ("TraceREINFORCE", "samples", 5),
+        ("NoiseREINFORCE", "samples", 2),
+        ("RELAX", "estimator_lr", 2e-5),
+        ("StochasticSoftmax", "temperature", 0.3),
+    ],
+)
+def test_search(estimator, name, value):
+    asked = {"lr": 1e-5, "classifier_lr": 1e-3, "weight_decay": 3e-4, name: value}
+    config = ListOps.config_type(estimator=estimator)
+    found = ListOps.search(config, optuna.trial.FixedTrial(asked))
+    assert found == config.replace(**asked)
+    assert found.calls == 100 == found.items * found.calls_an_item
+
+
+# --- metrics ---
+
+
+def batch(*texts):
+    """Of expressions, padded to twelve tokens."""
+    found = [parse(text) for text in texts]
+    tokens, heads = torch.zeros(len(texts), 12, dtype=torch.int64), torch.full((len(texts), 12), -2)
+    for i, expression in enumerate(found):
+        n = len(expression.tokens)
+        tokens[i, :n], heads[i, :n] = torch.tensor(expression.tokens), torch.tensor(expression.heads)
+    return Split(tokens, torch.tensor([len(e.tokens) for e in found]), torch.tensor([2, 7]), heads)
+
+
+def arborescence(heads):
+    """(12, 12), from the heads of all tokens but the first."""
+    value = torch.zeros(12, 12)
+    for place, head in enumerate(heads, 1):
+        value[head, place] = 1
+    return value
+
+
+def test_metrics_by_hand():
+    #              0   1 2   3 4 5 6 7          0   1 2 3
+    items = batch("[MIN 3 [MED 3 5 ] 2 ]", "[MAX 7 1 ]")
+    wrong = arborescence([0, 0, 2, 2, 3, 5, 6])  # 2 hangs from a bracket; both brackets from digits
+    right = arborescence([0, 0, 0])
+    logits = torch.zeros(1, 2, 10)
+    logits[0, 0, 3] = logits[0, 1, 7] = 50.0
+    found = module.metrics(items, torch.stack([wrong, right])[None], logits)
+    expected = {
+        "accuracy": [0, 1],
+        "loss": [50, 0],
+        "precision": [4 / 4, 2 / 2],  # 0→1, 0→2, 2→3, 2→4
+        "recall": [4 / 5, 2 / 2],
+        "attachment": [4 / 7, 3 / 3],
+    }
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        torch.testing.assert_close(value, torch.tensor([expected[name]], dtype=value.dtype), msg=name)
+
+
+def test_edges_that_are_wrong_but_claimed():
+    items = batch("[MIN 3 [MED 3 5 ] 2 ]", "[MAX 7 1 ]")
+    chain = arborescence([0, 1, 2, 3, 4, 5, 6])
+    brackets = arborescence([3, 3, 0])  # all arguments hang from the bracket: nothing is claimed
+    found = module.edge_metrics(items, torch.stack([chain, brackets]))
+    torch.testing.assert_close(found["precision"], torch.tensor([2 / 4, 0.0]))  # right: 0→1, 2→3; wrong: 1→2, 3→4
+    torch.testing.assert_close(found["recall"], torch.tensor([2 / 5, 0.0]))
+    torch.testing.assert_close(found["attachment"], torch.tensor([2 / 7, 1 / 3]))
+
+
+def test_soft_edges_count_as_far_as_they_go():
+    items = batch("[MIN 3 [MED 3 5 ] 2 ]", "[MAX 7 1 ]")
+    truth = torch.stack([arborescence([0, 0, 2, 2, 2, 0, 0]), arborescence([0, 0, 0])])
+    for value in module.edge_metrics(items, truth).values():
+        torch.testing.assert_close(value, torch.ones(2))
+    half = (truth + torch.stack([arborescence([3, 3, 3, 3, 3, 3, 3]), arborescence([1, 1, 1])])) / 2
+    found = module.edge_metrics(items, half)
+    torch.testing.assert_close(found["recall"], torch.tensor([0.5, 0.5]))
+
+
+def test_evaluation_does_not_depend_on_chunks(model, monkeypatch):
+    model.eval()
+    sure = {}
+
+    def posterior(items, generator=None):
+        """Some edges right, and all of them sure: samples are all alike."""
+        wanted = torch.where(items.tokens % 3 == 0, 0, items.heads)
+        logits = 200.0 * (wanted[:, None, :] == torch.arange(12)[:, None])
+        return gt.Arborescence(logits, lengths=items.lengths, validate_args=False)
+
+    monkeypatch.setattr(model, "posterior", posterior)
+    for chunk in (7, 1000):
+        monkeypatch.setattr(module, "CHUNK", chunk)
+        with torch.no_grad():
+            sure[chunk] = model.evaluate("test", seeded())
+    assert sure[7] == pytest.approx(sure[1000], rel=1e-5)
+    assert sure[7]["precision"] == pytest.approx(sure[7]["recall"])
+    assert 0.2 < sure[7]["precision"] < 0.98
+    assert list(sure[7]) == ["accuracy", "loss", "precision", "recall", "attachment"]
