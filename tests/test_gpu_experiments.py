@@ -16,6 +16,7 @@ import torch
 from gumtrace.experiments import evaluate, find, train
 from gumtrace.experiments.folder import read_metrics
 from gumtrace.experiments.parallel import Workers
+from gumtrace.experiments.profiling import PARTS, profile
 from gumtrace.experiments.run import Run
 
 pytestmark = [
@@ -233,3 +234,10 @@ def test_an_update_does_not_wait(estimator, training, graph, build):
 def test_an_estimator_that_looks_at_values_is_not_recorded(run):
     with pytest.raises(ValueError, match="SurrogateREINFORCE"):
         run("a", TINY.replace(estimator="SurrogateREINFORCE", extra=8), graph=True)
+
+
+def test_a_profile_has_the_time_of_host_and_device(data):
+    report = profile(GraphLayout, TINY, data, "cuda", 2)
+    for part in PARTS:
+        assert float(report.split(f"{part} ")[1].split()[1]) > 0
+    assert float(report.split("device busy")[1].split()[0]) > 0

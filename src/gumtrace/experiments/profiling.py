@@ -63,10 +63,11 @@ def _profile(
 
 def _report(profiler: torch.profiler.profile, updates: int, cuda: bool) -> str:
     events = profiler.key_averages()
-    host = {e.key: e.cpu_time_total for e in events if e.key in PARTS}
+    # On CUDA a part is there twice: as the host saw it, and, with no time of the host, as the device did.
+    host = {part: sum(e.cpu_time_total for e in events if e.key == part) for part in PARTS}
     kernels = [e for e in profiler.events() or () if cuda and e.device_type.name == "CUDA" and e.key not in PARTS]
     lines = [f"one update of {updates}, in ms; host is what Python and the launches take"]
-    lines += [f"  {part:<10} host {host.get(part, 0) / 1e3 / updates:8.3f}" for part in PARTS]
+    lines += [f"  {part:<10} host {host[part] / 1e3 / updates:8.3f}" for part in PARTS]
     if cuda:
         busy = sum(e.time_range.elapsed_us() for e in kernels)
         lines.append(f"  device busy {busy / 1e3 / updates:.3f} with {len(kernels) / updates:.0f} kernels")
