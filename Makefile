@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-gpu bench clean
+.PHONY: help demo test test-full test-gpu docs bench clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -19,6 +19,7 @@ test: $(VENV)/.dev ## lint, format check, type check, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	@.ci/chromium
 	$(BIN)/pytest -n 2
 
 test-full: $(VENV)/.dev ## the tests with a million draws where `make test` makes 20 000: half an hour
@@ -29,17 +30,25 @@ test-gpu: $(VENV)/.dev ## the kernels on a real GPU: needs a CUDA build of torch
 	  tests/test_gpu_sizes.py tests/test_operators.py tests/test_transforms.py tests/test_unchecked.py \
 	  tests/test_device_time.py tests/test_relax_subset_paths.py tests/test_graph_layout_messages.py tests/test_gpu_experiments.py
 
+# One thread for each of the pages that are executed at a time: more would only wait for each other.
+docs: export OMP_NUM_THREADS = 1
+docs: $(VENV)/.docs ## build the site into docs/_build/html, execute its pages, check its links
+	@rm -rf docs/_build docs/_generated
+	$(BIN)/sphinx-build -q -W --keep-going -E -j 2 -b html docs docs/_build/html
+	$(BIN)/python docs/check.py docs/_build/html
+
 bench: $(VENV)/.run ## time the kernels on the CPU
 	@$(BIN)/gumtrace bench --device cpu
 
 clean: ## remove caches, build outputs and demo/; keeps .venv
-	@rm -rf build dist demo .pytest_cache .ruff_cache .hypothesis
+	@rm -rf build dist demo docs/_build docs/_generated docs/_static/explorer/generated .pytest_cache .ruff_cache .hypothesis
 	@find src tests -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamp files: install again only when the requirements changed.
 $(VENV)/.run: extras = cli,plot
 $(VENV)/.dev: extras = dev
-$(VENV)/.run $(VENV)/.dev: pyproject.toml constraints.txt
+$(VENV)/.docs: extras = docs
+$(VENV)/.run $(VENV)/.dev $(VENV)/.docs: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(extras)]"
 	@touch $@

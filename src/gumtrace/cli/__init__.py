@@ -10,6 +10,7 @@ from gumtrace.extras import MissingExtra
 
 _COMMANDS = {
     "demo": "draw one of each structure, and tell how it came about",
+    "explore": "step through runs of every structure, on a page in the browser",
     "toy": "optimise a small problem with every estimator, and compare them",
     "bench": "time every structure, and say how much memory it takes",
     "train": "run an experiment of the paper, or go on with it",
