@@ -1,5 +1,5 @@
-"""The decoder's kernels for trees against its way in plain torch, in float64: on a GPU where there is one, else in
-Triton's interpreter on the CPU. Memory that kernels must fill is poisoned with nan."""
+"""The decoder's kernels against its way in plain torch, in float64: on a GPU where there is one, else in Triton's
+interpreter on the CPU. Memory that kernels must fill is poisoned with nan."""
 
 import os
 
@@ -12,6 +12,8 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="needs triton: it comes with CUDA builds of torch, or pip install triton")
 
 import gumtrace as gt
+from gumtrace.experiments import find
+from gumtrace.experiments.config import ESTIMATORS
 from gumtrace.experiments.graph_layout import messages, model
 from gumtrace.experiments.graph_layout.model import Decoder
 
@@ -34,6 +36,20 @@ SIZES = {  # nodes, hidden, items, frames, samples
     "largest": (32, 16, 2, 1, 1),
 }
 every_size = pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+SOFT = {
+    "one": (4, 16, 1, 1, 1),
+    "smallest": (3, 16, 11, 1, 1),  # 32 receivers a tile
+    "smallest-samples": (3, 16, 3, 1, 8),  # eight, which do not fill it
+    "frames": (5, 16, 3, 9, 1),
+    "samples": (5, 32, 3, 1, 3),
+    "paper": (10, 32, 4, 1, 1),  # seven receivers a tile, of two items
+    "paper-frames": (10, 16, 1, 9, 1),
+    "paper-both": (10, 48, 2, 2, 8),
+    "more-samples": (5, 16, 2, 2, 11),  # than are summed up together
+    "alone": (17, 16, 2, 1, 2),
+    "largest": (32, 16, 1, 1, 1),
+}
+SOME = ["paper", "more-samples", "alone"]
 EXACT = 5e-6  # of a norm: roundings of 2⁻²⁴, some hundred of them, and they partly cancel
 VALUE, GRADIENT = 10 * 2**-9, 0.1  # in half precision and TF32, as for the model: a relu that flips costs a gradient
 
@@ -81,16 +97,24 @@ def trees(n, *batch, dtype=torch.float32):
     return gt.SpanningTree(torch.zeros(n, n)).sample(batch, generator=seeded(2)).to(DEVICE, dtype)
 
 
-def summed(size, dtype=torch.float32):
-    """Messages summed, (I, K, n, F, hidden), and gradients to the nodes and all parameters that make them."""
+def soft(n, *batch, dtype=torch.float32):
+    """Any weights, 0 and 1 among them, nor are they symmetric."""
+    weights = (torch.rand(*batch, n, n, generator=seeded(2)) * 1.2 - 0.1).clamp(0, 1)
+    return weights.to(DEVICE, dtype).requires_grad_()
+
+
+def summed(size, dtype=torch.float32, structures=trees):
+    """Messages summed, (I, K, n, F, hidden), and gradients to the nodes, all parameters that make them, and soft
+    structures."""
     n, hidden, items, count, samples = size
     made, x = decoder(n, hidden, dtype), frames(size, dtype)
-    wiring = made._prepare(trees(n, items, samples, dtype=dtype), hard=True)
+    structure = structures(n, items, samples, dtype=dtype)
+    wiring = made._prepare(structure, hard=structures is trees)
     assert isinstance(wiring, model._Fused) == (dtype == torch.float32)
     out = model._messages(x, wiring).reshape(items, samples, n, count, hidden)
     weights = torch.randn(out.shape, generator=seeded(3)).to(out)
-    parameters = [*made.message1.parameters(), *made.message2.parameters()]
-    return [out.detach(), *torch.autograd.grad((out * weights).sum(), [x, *parameters])]
+    inputs = [x, *made.message1.parameters(), *made.message2.parameters(), *[structure] * structure.requires_grad]
+    return [out.detach(), *torch.autograd.grad((out * weights).sum(), inputs)]
 
 
 def error(ours, theirs):
@@ -107,20 +131,31 @@ def test_messages_and_gradients(size):
     assert all(e < EXACT for e in errors(summed(size), summed(size, torch.float64)))
 
 
-@pytest.mark.parametrize("name", ["some-left", "both", "paper", "alone"])
-def test_in_tf32(name):
+@pytest.mark.parametrize("size", SOFT.values(), ids=SOFT)
+def test_soft_structures(size):
+    assert all(e < EXACT for e in errors(summed(size, structures=soft), summed(size, torch.float64, soft)))
+
+
+TREES_AND_SOFT = pytest.mark.parametrize(
+    ("size", "structures"),
+    [(SIZES[name], trees) for name in ("some-left", "both", "paper", "alone")] + [(SOFT[name], soft) for name in SOME],
+)
+
+
+@TREES_AND_SOFT
+def test_in_tf32(size, structures):
     """The other sizes of tiles. In the interpreter the products are not rounded."""
     torch.set_float32_matmul_precision("high")
-    value, *grads = errors(summed(SIZES[name]), summed(SIZES[name], torch.float64))
+    value, *grads = errors(summed(size, structures=structures), summed(size, torch.float64, structures))
     assert value < (VALUE if DEVICE == "cuda" else EXACT)
     assert all(g < (GRADIENT if DEVICE == "cuda" else EXACT) for g in grads)
 
 
-@pytest.mark.parametrize("name", ["some-left", "both", "paper", "alone"])
-def test_in_half_precision(name):
-    expected = summed(SIZES[name], torch.float64)
+@TREES_AND_SOFT
+def test_in_half_precision(size, structures):
+    expected = summed(size, torch.float64, structures)
     with torch.autocast(DEVICE, HALF):
-        found = summed(SIZES[name])
+        found = summed(size, structures=structures)
     assert [x.dtype for x in found] == [HALF, *[torch.float32] * (len(found) - 1)]
     value, *grads = errors(found, expected)
     assert 0 < value < VALUE
@@ -128,63 +163,160 @@ def test_in_half_precision(name):
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_the_decoder_is_that_of_torch(half):
-    """Several steps, each sample with its own tree; frames that share theirs."""
+@pytest.mark.parametrize("structures", [trees, soft])
+def test_the_decoder_is_that_of_torch(structures, half):
+    """Several steps, each sample with its own structure; frames that share theirs."""
     n, items, samples, steps = 5, 3, 2, 3
-    structure, first = trees(n, samples, items), torch.rand(items, n, 2, generator=seeded(1)).to(DEVICE)
+    structure, first = structures(n, samples, items), torch.rand(items, n, 2, generator=seeded(1)).to(DEVICE)
     runs = []
     for dtype in (torch.float32, torch.float64):
         made = decoder(n, 32, dtype)
-        x, tree = first.to(dtype), structure.to(dtype)
+        x, graph = first.to(dtype), structure.detach().to(dtype).requires_grad_(structure.requires_grad)
+        hard = structures is trees
         with torch.autocast(DEVICE, HALF, enabled=half and dtype == torch.float32):
-            unrolled = made.unroll(x, tree, steps, hard=True)
-            forced = made(unrolled[0].detach(), tree, hard=True)
+            unrolled = made.unroll(x, graph, steps, hard=hard)
+            forced = made(unrolled[0].detach(), graph, hard=hard)
         (unrolled.square().sum() + forced.square().sum()).backward()
-        runs.append([unrolled.detach(), forced.detach(), *(p.grad for p in made.parameters())])
+        leaves = [*made.parameters(), *[graph] * graph.requires_grad]
+        runs.append([unrolled.detach(), forced.detach(), *(p.grad for p in leaves)])
     found = errors(*runs)
     assert all(e < (VALUE if half else EXACT) for e in found[:2])
     assert all(e < (GRADIENT if half else EXACT) for e in found[2:])
 
 
-def test_equal_inputs_give_equal_bits():
-    size = SIZES["paper-both"]
-    assert all(x.equal(y) for x, y in zip(summed(size), summed(size), strict=True))
+def test_trees_may_go_as_soft_structures():
+    """Samples share their messages then."""
+    n, hidden, items, count, samples = size = SIZES["both"]
+    made, x, structure = decoder(n, hidden), frames(size), trees(n, items, samples)
+    runs = []
+    for hard in (True, False):
+        out = model._messages(x, made._prepare(structure, hard)).reshape(items, samples, n, count, hidden)
+        runs.append([out.detach(), *torch.autograd.grad(out.square().sum(), [x, *made.message2.parameters()])])
+    assert all(e < EXACT for e in errors(*runs))
 
 
-def test_scenes_do_not_depend_on_their_batch():
+def test_a_sum_of_differences():
+    """The gradient to a soft structure against finite differences of what the kernels make: it is linear in it."""
+    n, hidden, items, _, samples = size = SOFT["samples"]
+    made, x, structure = decoder(n, hidden), frames(size), soft(n, items, samples)
+
+    def total(structure):
+        return model._messages(x, made._prepare(structure, hard=False)).double().square().sum()
+
+    (grad,) = torch.autograd.grad(total(structure), structure)
+    assert not grad.diagonal(dim1=-2, dim2=-1).any()
+    with torch.no_grad():
+        for at in [(0, 0, 1, 0), (1, 2, 0, 4), (2, 1, 3, 2)]:
+            step = torch.zeros_like(structure)
+            step[at] = 0.125
+            slope = (total(structure + step) - total(structure - step)) / 0.25
+            assert slope.item() == pytest.approx(grad[at].item(), rel=1e-4)
+
+
+@pytest.mark.parametrize(("name", "structures"), [("paper-both", trees), ("more-samples", soft)])
+def test_equal_inputs_give_equal_bits(name, structures):
+    size = (SIZES if structures is trees else SOFT)[name]
+    runs = [summed(size, structures=structures) for _ in range(2)]
+    assert all(x.equal(y) for x, y in zip(*runs, strict=True))
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="a GPU runs programs in any order")
+@pytest.mark.parametrize(("size", "structures"), [((5, 16, 3, 3, 2), trees), ((10, 16, 3, 1, 2), soft)])
+def test_programs_may_run_in_any_order(size, structures, monkeypatch):
+    """What one leaves no other changes: the interpreter runs them one by one, here the last first."""
+    from triton.runtime.interpreter import interpreter_builder as builder
+
+    def backwards(*place):
+        run(*[count - 1 - i for count, i in zip(builder.grid_dim, place, strict=True)])
+
+    expected, run = summed(size, structures=structures), builder.set_grid_idx
+    monkeypatch.setattr(builder, "set_grid_idx", backwards)
+    assert all(x.equal(y) for x, y in zip(summed(size, structures=structures), expected, strict=True))
+
+
+@pytest.mark.parametrize("structures", [trees, soft])
+def test_scenes_do_not_depend_on_their_batch(structures):
     n, hidden, items, _, samples = SIZES["both"]
     made, x = decoder(n, hidden), frames(SIZES["both"])
-    structure = trees(n, items, samples)
-    whole = model._messages(x, made._prepare(structure, hard=True))
+    structure, hard = structures(n, items, samples), structures is trees
+    whole = model._messages(x, made._prepare(structure, hard))
     for i in range(items):
-        alone = model._messages(x[i : i + 1], made._prepare(structure[i : i + 1], hard=True))
+        alone = model._messages(x[i : i + 1], made._prepare(structure[i : i + 1], hard))
         assert error(alone[0], whole[i]) < EXACT
 
 
-def test_a_second_derivative_is_refused():
-    made, x = decoder(4, 16), frames(SIZES["one"])
-    out = model._messages(x, made._prepare(trees(4, 1, 1), hard=True))
+@pytest.mark.parametrize("structures", [trees, soft])
+def test_a_second_derivative_is_refused(structures):
+    made, x, structure = decoder(4, 16), frames(SIZES["one"]), structures(4, 1, 1)
+    out = model._messages(x, made._prepare(structure, hard=structures is trees))
     (grad,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match="second derivatives"):
+    with pytest.raises(NotImplementedError, match="twice=True"):
         grad.sum().backward()
 
 
-def test_compiled_as_one_graph():
+def test_twice_is_the_way_of_torch():
+    made, x, structure = decoder(4, 16), frames(SIZES["one"]), soft(4, 1)
+    slopes = []
+    for dtype in (torch.float32, torch.float64):
+        made, graph = made.to(dtype), structure.detach().to(dtype).requires_grad_()
+        out = made.unroll(x.to(dtype)[:, :, 0], graph, 2, hard=False, twice=True)
+        (grad,) = torch.autograd.grad(out.square().sum(), graph, create_graph=True)
+        slopes.append(torch.autograd.grad(grad.square().sum(), [graph, *made.parameters()]))
+    assert all(e < 10 * EXACT for e in errors(*slopes))
+
+
+@pytest.mark.parametrize("structures", [trees, soft])
+def test_compiled_as_one_graph(structures):
     made = decoder(5, 16)
-    structure, first = trees(5, 3), torch.rand(3, 5, 2, generator=seeded(1)).to(DEVICE)
+    structure, first = structures(5, 3), torch.rand(3, 5, 2, generator=seeded(1)).to(DEVICE)
     grads = []
     for unroll in (made.unroll, torch.compile(made.unroll, fullgraph=True, backend="aot_eager")):
-        loss = unroll(first, structure, 2, hard=True).square().sum()
-        grads.append(torch.autograd.grad(loss, [*made.parameters()]))
+        loss = unroll(first, structure, 2, hard=structures is trees).square().sum()
+        grads.append(torch.autograd.grad(loss, [*made.parameters(), *[structure] * structure.requires_grad]))
     assert all(e < EXACT for e in errors(*grads))
 
 
-def test_the_operator_is_as_torch_wants_it():
-    made = decoder(4, 16)
-    second = messages.Second(*[t.detach() for t in made._prepare(trees(4, 1, 1), hard=True).second])
+@pytest.mark.parametrize("structures", [trees, soft])
+def test_the_operators_are_as_torch_wants_them(structures):
+    made, hard = decoder(4, 16), structures is trees
+    second = [t.detach() for t in made._prepare(structures(4, 1, 1), hard).second]
     halves = torch.randn(1, 4, 1, 2, 2, 16, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(0))
-    torch.library.opcheck(messages.tree_messages, (halves, *second))
-    torch.library.opcheck(messages._grad, (torch.ones(1, 1, 4, 1, 16, device=DEVICE), halves, *second[1:]))
+    torch.library.opcheck(messages._grad, (torch.ones(1, 1, 4, 1, 16, device=DEVICE), halves, *second[1:], not hard))
+    if not hard:
+        second[-1].requires_grad_()
+    torch.library.opcheck(messages.sum_messages, (halves, *second))
+
+
+# --- in training ---
+
+GraphLayout = find("graph-layout")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    config = GraphLayout.config_type(frames=3, nodes=4, train_size=4, test_size=4)
+    return GraphLayout.load(config, tmp_path_factory.mktemp("data"), torch.device(DEVICE))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("training", ["teacher-forced", "unrolled"])
+def test_the_gradients_of_an_update(estimator, training, data, monkeypatch):
+    """Second derivatives, which some estimators want, come from torch alone."""
+    config = GraphLayout.config_type(
+        frames=3, nodes=4, hidden=16, critic_hidden=8, estimator=estimator, training=training, extra=4, draws=2
+    )
+    grads, called, served, call = [], [], messages.serves, messages.sum_messages
+    monkeypatch.setattr(messages, "sum_messages", lambda *given: called.append(1) or call(*given))
+    for ours in (True, False):
+        monkeypatch.setattr(messages, "serves", served if ours else lambda structure, hidden: False)
+        torch.manual_seed(0)
+        experiment = GraphLayout(config, data).to(DEVICE)
+        loss, _ = experiment.loss(torch.arange(4, device=DEVICE), torch.Generator(DEVICE).manual_seed(0))
+        loss.backward()
+        found = {name: p.grad for name, p in experiment.named_parameters() if p.grad is not None}
+        grads.append(torch.cat([found[name].flatten() for name in sorted(found)]))
+    assert error(*grads) < 1e-4
+    assert bool(called) == (estimator != "REBAR")
 
 
 # --- on real hardware ---
@@ -205,13 +337,18 @@ def test_what_is_served():
 @pytest.mark.gpu
 @GPU
 @pytest.mark.parametrize("precision", ["highest", "high", "half"])
-@pytest.mark.parametrize("size", [(10, 256, 128, 1, 1), (10, 256, 100, 9, 1), (7, 512, 30, 2, 2), (32, 80, 20, 1, 1)])
-def test_larger_sizes(size, precision):
+@pytest.mark.parametrize(
+    ("size", "structures"),
+    [((10, 256, 128, 1, 1), trees), ((7, 512, 30, 2, 2), trees)]
+    + [(size, way) for size in [(10, 256, 100, 9, 1), (32, 80, 20, 1, 1)] for way in (trees, soft)]
+    + [(size, soft) for size in [(10, 256, 16, 9, 8), (7, 512, 30, 2, 11), (3, 16, 500, 1, 1)]],
+)
+def test_larger_sizes(size, structures, precision):
     """Those of the paper, and others at which blocks, warps and programs are all busy."""
-    expected = summed(size, torch.float64)
+    expected = summed(size, torch.float64, structures)
     torch.set_float32_matmul_precision("highest" if precision == "highest" else "high")
     with torch.autocast(DEVICE, HALF, enabled=precision == "half"):
-        value, *grads = errors(summed(size), expected)
+        value, *grads = errors(summed(size, structures=structures), expected)
     # Among millions of sums some are so near zero that float32 sees the other sign.
     assert value < (EXACT if precision == "highest" else VALUE)
     assert all(g < (1e-3 if precision == "highest" else GRADIENT) for g in grads)
@@ -219,12 +356,13 @@ def test_larger_sizes(size, precision):
 
 @pytest.mark.gpu
 @GPU
-def test_in_a_cuda_graph():
-    made, structure, first = decoder(10, 64), trees(10, 33), torch.rand(33, 10, 2, generator=seeded(1)).to(DEVICE)
+@pytest.mark.parametrize("structures", [trees, soft])
+def test_in_a_cuda_graph(structures):
+    made, structure, first = decoder(10, 64), structures(10, 33), torch.rand(33, 10, 2, generator=seeded(1)).to(DEVICE)
 
     def gradients():
-        loss = made.unroll(first, structure, 3, hard=True).square().sum()
-        return torch.autograd.grad(loss, [*made.parameters()])
+        loss = made.unroll(first, structure, 3, hard=structures is trees).square().sum()
+        return torch.autograd.grad(loss, [*made.parameters(), *[structure] * structure.requires_grad])
 
     expected = gradients()  # and compiled, before anything is recorded
     graph = torch.cuda.CUDAGraph()

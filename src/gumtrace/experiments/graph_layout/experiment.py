@@ -147,11 +147,12 @@ class GraphLayout(Experiment):
             unrolled = self.config.training == "unrolled"
         few = unrolled or len(structure) < SHARED
         hard = few and (self.config.estimator not in DIFFERENTIATE or not torch.is_grad_enabled())
+        twice = self.config.estimator == "REBAR" and torch.is_grad_enabled()  # its variance has the objective's slope
         if unrolled:
             steps = positions.shape[1] - 1
-            predicted = self.decoder.unroll(positions[:, 0], structure, steps, hard=hard)
+            predicted = self.decoder.unroll(positions[:, 0], structure, steps, hard=hard, twice=twice)
         else:
-            predicted = self.decoder(positions[:, :-1], structure, hard=hard)
+            predicted = self.decoder(positions[:, :-1], structure, hard=hard, twice=twice)
         error = (predicted - positions[:, 1:]).square().sum((-1, -2, -3))  # (samples, B)
         return error / (2 * VARIANCE * self.config.nodes)
 

@@ -1,11 +1,12 @@
-"""Messages between the nodes of trees, made and summed up without a tensor of all pairs in memory.
+"""Messages between the nodes of graphs, made and summed up without a tensor of all pairs in memory.
 
-A scene is one item's nodes in one sample and one frame; scenes are numbered in this order, frames fastest. Pairs are
-numbered by type, no edges (0) before edges (1), then by scene, then as the order of the tree has them. They go by in
-tiles of one type: a tile is the left factor of a matrix product with the weights of its type, made when needed from
-what the first layer gives at both ends. Where pairs are summed up by node, a program takes all those of some whole
-scenes, as many as NODES nodes make, and a product with a 0/1 matrix sums them: in a fixed order and never atomically.
-Equal inputs give equal bits.
+A scene is one item's nodes in one frame and, of trees, in one sample: every tree has pairs of its own of either type,
+no edges (0) and edges (1). Soft structures have all pairs of both types, and samples share them (SOFT; their own
+kernels are in soft_kernels.py). Scenes are numbered in the order item, sample, frame, the last fastest; pairs by type,
+then by scene, then as the order of the tree has them, or by receiver. They go by in tiles of one type: a tile is the
+left factor of a matrix product with the weights of its type, made when needed from what the first layer gives at both
+ends. Where pairs are summed up by node, a program takes all those of some whole scenes, at most as many as NODES nodes
+make, and a product with a 0/1 matrix sums them: in a fixed order and never atomically. Equal inputs give equal bits.
 
     halves      (items, N, frames, type, sender or receiver, H), the first layer at the nodes
     weight      (2, H, H), the second layer, outputs before inputs; `turned` has inputs before outputs: what a product
@@ -24,43 +25,44 @@ NODES = tl.constexpr(32)  # of a program: a power of two, and at least N
 
 
 @triton.jit
-def _count(type, N: tl.constexpr):
+def _count(type, N: tl.constexpr, SOFT):
     """How many pairs a scene has of a type."""
-    return (N - 1) * tl.where(type == 1, 2, N - 2)
+    return N * (N - 1) if SOFT else (N - 1) * tl.where(type == 1, 2, N - 2)
 
 
 @triton.jit
-def _pairs(order, scene, place, type, scenes, frames, N: tl.constexpr):
+def _pairs(order, scene, place, type, scenes, frames, N: tl.constexpr, SOFT):
     """Pairs by their place among those of a type, counted from a scene on: how many scenes further they are, whose
     scene, sender, receiver, and whether there is one. Those there are not are the scene's own: it does not matter which
     are read."""
-    count = _count(type, N)
+    count = _count(type, N, SOFT)
     further = place // count
     live = scene + further < scenes
     whose = tl.where(live, scene + further, scene)
-    first = tl.where(type == 1, 0, 2 * (N - 1))
-    pair = tl.load(order + (whose // frames).to(tl.int64) * (N * (N - 1)) + first + place % count)
+    pair = place % count
+    if not SOFT:
+        first = tl.where(type == 1, 0, 2 * (N - 1))
+        pair = tl.load(order + (whose // frames).to(tl.int64) * (N * (N - 1)) + first + pair)
     sender, receiver = pair % (N - 1), pair // (N - 1)
     return further, whose, sender + (sender >= receiver).to(tl.int32), receiver, live
 
 
 @triton.jit
-def _first_row(scene, copies, frames, N: tl.constexpr):
+def _first_row(scene, copies, frames, N):
     """Of a scene's nodes in a tensor that has them once for `copies` scenes, up to the frame: for `frames` where each
     sample has its own, else for all of an item."""
     return (scene // copies).to(tl.int64) * (N * frames)
 
 
 @triton.jit
-def _row(scene, whose, node, copies, frames, N: tl.constexpr):
+def _row(scene, whose, node, copies, frames, N):
     """Of other scenes' nodes, from there on: so counted, 32 bits are enough."""
     return ((whose // copies - scene // copies) * N + node) * frames + whose % frames
 
 
 @triton.jit
-def _ends(halves, scene, whose, sender, receiver, type, samples, frames, N: tl.constexpr, H: tl.constexpr):
+def _ends(halves, scene, whose, sender, receiver, type, copies, frames, N: tl.constexpr, H: tl.constexpr):
     """Where the halves of a type begin, and how far from there those of senders and receivers are, as columns."""
-    copies = samples * frames
     sent = _row(scene, whose, sender, copies, frames, N)[:, None] * (4 * H)
     received = _row(scene, whose, receiver, copies, frames, N)[:, None] * (4 * H) + H
     return halves + _first_row(scene, copies, frames, N) * (4 * H) + 2 * type * H, sent, received
@@ -95,12 +97,12 @@ def _sum(total, x, further, node, N: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def _nodes(scene, scenes, frames, N: tl.constexpr):
+def _nodes(scene, scenes, frames, N: tl.constexpr, SCENES: tl.constexpr):
     """The rows of the sums of a program whose scenes begin with this one, and which there are; as columns."""
     slot = tl.arange(0, NODES)
     whose = scene + slot // N
     row = _first_row(scene, frames, frames, N) + _row(scene, whose, slot % N, frames, frames, N)
-    return row[:, None], ((slot < NODES // N * N) & (whose < scenes))[:, None]
+    return row[:, None], ((slot < SCENES * N) & (whose < scenes))[:, None]
 
 
 @triton.jit
@@ -129,12 +131,27 @@ def forward(
     for tile in range(others + edges):
         type = (tile >= others).to(tl.int32)
         place = (tile - type * others) * ROWS + tl.arange(0, ROWS)
-        further, whose, sender, receiver, _ = _pairs(order, scene, place, type, scenes, frames, N)
-        base, sent, received = _ends(halves, scene, whose, sender, receiver, type, samples, frames, N, H)
+        further, whose, sender, receiver, _ = _pairs(order, scene, place, type, scenes, frames, N, False)
+        base, sent, received = _ends(halves, scene, whose, sender, receiver, type, samples * frames, frames, N, H)
         z = _second(base, sent, received, weight, bias, type, column, H, ROWS, COLUMNS, DEPTH, PRECISION)
         total = _sum(total, tl.maximum(z, 0.0).to(weight.dtype.element_ty), further, receiver, N, PRECISION)
-    row, live = _nodes(scene, scenes, frames, N)
+    row, live = _nodes(scene, scenes, frames, N, NODES // N)
     tl.store(out + row * H + column, total.to(out.dtype.element_ty), mask=live)
+
+
+@triton.jit
+def _leave(at_pairs, grad_pairs, grad_bias, base, sent, received, g, live, pair, tile, type, column, H, ROWS):
+    """What is made of the gradient g before the relu, at a tile's pairs, of which the first is this one."""
+    pair = pair.to(tl.int64) * H
+    here = tl.arange(0, ROWS)[:, None] * H + column
+    live = live[:, None]
+    tl.store(grad_pairs + pair + here, g.to(grad_pairs.dtype.element_ty), mask=live)
+    grad_bias += tile.to(tl.int64) * (2 * H) + column
+    total = tl.sum(g, 0, keep_dims=True)
+    tl.store(grad_bias + type * H, total)
+    tl.store(grad_bias + (1 - type) * H, total * 0)
+    h = _first(base, sent, received, column)  # here, where no other tile is held in registers
+    tl.store(at_pairs + pair + here, h.to(at_pairs.dtype.element_ty), mask=live)
 
 
 @triton.jit
@@ -163,24 +180,16 @@ def backward_second(
     others = tl.cdiv(scenes * ((N - 1) * (N - 2)), ROWS)
     type = (tile >= others).to(tl.int32)
     start = (tile - type * others) * ROWS
-    scene = start // _count(type, N)
-    place = start % _count(type, N) + tl.arange(0, ROWS)
-    _, whose, sender, receiver, live = _pairs(order, scene, place, type, scenes, frames, N)
-    live = live[:, None]
-    base, sent, received = _ends(halves, scene, whose, sender, receiver, type, samples, frames, N, H)
-    pair = (type * scenes * ((N - 1) * (N - 2)) + start).to(tl.int64) * H
-    here = tl.arange(0, ROWS)[:, None] * H + column
+    scene = start // _count(type, N, False)
+    place = start % _count(type, N, False) + tl.arange(0, ROWS)
+    _, whose, sender, receiver, live = _pairs(order, scene, place, type, scenes, frames, N, False)
+    base, sent, received = _ends(halves, scene, whose, sender, receiver, type, samples * frames, frames, N, H)
     z = _second(base, sent, received, weight, bias, type, column, H, ROWS, COLUMNS, DEPTH, PRECISION)
     grad += _first_row(scene, frames, frames, N) * H
     g = tl.load(grad + (_row(scene, whose, receiver, frames, frames, N)[:, None] * H + column))
-    g = tl.where(live & (z > 0), g.to(tl.float32), 0.0)
-    tl.store(grad_pairs + pair + here, g.to(grad_pairs.dtype.element_ty), mask=live)
-    grad_bias += tile.to(tl.int64) * (2 * H) + column
-    total = tl.sum(g, 0, keep_dims=True)
-    tl.store(grad_bias + type * H, total)
-    tl.store(grad_bias + (1 - type) * H, total * 0)
-    h = _first(base, sent, received, column)  # here, where no other tile is held in registers
-    tl.store(at_pairs + pair + here, h.to(at_pairs.dtype.element_ty), mask=live)
+    g = tl.where(live[:, None] & (z > 0), g.to(tl.float32), 0.0)
+    pair = type * scenes * ((N - 1) * (N - 2)) + start
+    _leave(at_pairs, grad_pairs, grad_bias, base, sent, received, g, live, pair, tile, type, column, H, ROWS)
 
 
 @triton.jit
@@ -198,17 +207,20 @@ def backward_first(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
     PRECISION: tl.constexpr,
+    SOFT: tl.constexpr,
+    SCENES: tl.constexpr,
 ):
-    """grad_halves, of each sample. A program for NODES // N scenes, COLUMNS columns, and one type."""
-    scene = tl.program_id(0) * (NODES // N)
+    """grad_halves, of each scene. A program for SCENES scenes, COLUMNS columns, and one type."""
+    scene = tl.program_id(0) * SCENES
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     type = tl.program_id(2)
-    first = (type * scenes * ((N - 1) * (N - 2)) + scene * _count(type, N)).to(tl.int64) * H
+    count = _count(type, N, SOFT)
+    first = (type * scenes * _count(0, N, SOFT) + scene * count).to(tl.int64) * H
     turned += type * H * H
     as_sender, as_receiver = tl.zeros((NODES, COLUMNS), tl.float32), tl.zeros((NODES, COLUMNS), tl.float32)
-    for start in range(0, _count(type, N) * (NODES // N), ROWS):
+    for start in range(0, count * SCENES, ROWS):
         place = start + tl.arange(0, ROWS)
-        further, _, sender, receiver, live = _pairs(order, scene, place, type, scenes, frames, N)
+        further, _, sender, receiver, live = _pairs(order, scene, place, type, scenes, frames, N, SOFT)
         pair = tl.where(live, place, 0)[:, None] * H
         g = tl.zeros((ROWS, COLUMNS), tl.float32)
         for begin in range(0, H, DEPTH):
@@ -219,7 +231,7 @@ def backward_first(
         g = tl.where(h > 0, g, 0.0).to(h.dtype)
         as_sender = _sum(as_sender, g, further, sender, N, PRECISION)
         as_receiver = _sum(as_receiver, g, further, receiver, N, PRECISION)
-    row, live = _nodes(scene, scenes, frames, N)
+    row, live = _nodes(scene, scenes, frames, N, SCENES)
     to = grad_halves + (4 * row + 2 * type) * H + column
     tl.store(to, as_sender, mask=live)
     tl.store(to + H, as_receiver, mask=live)

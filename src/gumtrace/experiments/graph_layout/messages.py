@@ -1,7 +1,7 @@
-"""Messages between the nodes of trees, summed up at their receivers: one operator of torch, for CUDA devices.
+"""Messages between the nodes of graphs, summed up at their receivers: one operator of torch, for CUDA devices.
 
-`model.py` says what is computed, for any structure and on any device. Here nothing is kept at the pairs: the backward
-pass computes once more what it needs there. torch.compile takes the operator as it is. It can be differentiated once.
+`model.py` says what is computed, and does it on any device. Here nothing is kept at the pairs: the backward pass
+computes once more what it needs there. torch.compile takes the operator as it is. It can be differentiated once.
 """
 
 from importlib.util import find_spec
@@ -12,11 +12,16 @@ from torch import Tensor
 
 MOST_NODES = 32  # as many as a program sums at
 WIDEST = 512
+SUMS = 64  # that a program makes of soft structures: of several receivers, in several samples
+TOGETHER = 8  # samples at most; where there are more, the messages are made once more
 SHARED = 120 * 1024  # bytes of shared memory that a program may take
 # Tiles of pairs, blocks of outputs and of inputs: for TF32 and half precision, and for float32. Larger ones do not fit
 # into the registers.
 ROUGH: dict[str, Any] = {"ROWS": 128, "COLUMNS": 128, "DEPTH": 32, "PRECISION": "tf32", "num_warps": 8, "num_stages": 3}
 EXACT: dict[str, Any] = {"ROWS": 64, "COLUMNS": 32, "DEPTH": 16, "PRECISION": "ieee", "num_warps": 8, "num_stages": 2}
+# What soft structures change of the former: with several samples, and for gradients to the nodes.
+SEVERAL: dict[str, Any] = {"ROWS": 64}
+TO_NODES: dict[str, Any] = {"ROWS": 64, "num_warps": 4}
 _HAS_TRITON = find_spec("triton") is not None
 
 
@@ -27,11 +32,11 @@ class Second(NamedTuple):
     bias: Tensor  # (2, hidden)
     used: Tensor  # the weights in the dtype of the products,
     turned: Tensor  # and transposed
-    order: Tensor  # (I, K, n(n-1)) int32: the pairs of each tree, edges first
+    wiring: Tensor  # (I, K, n(n-1)): int32 the pairs of each tree, edges first; float32 how much each pair is an edge
 
 
 def serves(structure: Tensor, hidden: int) -> bool:
-    """Whether the kernels take trees (I, K, n, n)."""
+    """Whether the kernels take structures (I, K, n, n)."""
     if not (structure.is_cuda and _HAS_TRITON and structure.dtype == torch.float32 and structure.numel() > 0):
         return False
     about = torch.cuda.get_device_properties(structure.device)
@@ -47,76 +52,131 @@ def product_dtype(x: Tensor) -> torch.dtype:
     return x.dtype
 
 
-def prepare(weight: Tensor, bias: Tensor, order: Tensor) -> Second:
+def prepare(weight: Tensor, bias: Tensor, wiring: Tensor) -> Second:
     used = weight.detach().to(product_dtype(weight))
-    return Second(weight, bias, used, used.mT.contiguous(), order.to(torch.int32))
+    return Second(weight, bias, used, used.mT.contiguous(), wiring.contiguous())
 
 
-@torch.library.custom_op("gumtrace::tree_messages", mutates_args=())
-def tree_messages(halves: Tensor, weight: Tensor, bias: Tensor, used: Tensor, turned: Tensor, order: Tensor) -> Tensor:
+@torch.library.custom_op("gumtrace::sum_messages", mutates_args=())
+def sum_messages(halves: Tensor, weight: Tensor, bias: Tensor, used: Tensor, turned: Tensor, wiring: Tensor) -> Tensor:
     """(I, K, n, F, hidden), from the first layer at the nodes (I, n, F, 2, 2, hidden): of either type of pairs, as
     senders and as receivers. The weight is here for its gradient; what is read of it is `used`."""
-    from gumtrace.experiments.graph_layout.message_kernels import NODES, forward
+    from gumtrace.experiments.graph_layout import message_kernels, soft_kernels
 
     items, n, frames, _, _, hidden = halves.shape
-    samples = order.shape[1]
-    scenes = items * samples * frames
+    samples = wiring.shape[1]
+    scenes = _scenes(halves, wiring)
     out = torch.empty(items, samples, n, frames, hidden, dtype=used.dtype, device=halves.device)
-    options = _options(halves, used)
-    grid = -(-scenes // (NODES.value // n)), hidden // options["COLUMNS"]
+    tensors, where = (halves, used, bias, wiring, out), (scenes, samples, frames)
     with torch.cuda.device_of(halves):
-        forward[grid](halves, used, bias, order, out, scenes, samples, frames, **options)
+        if wiring.is_floating_point():
+            options = _soft_options(halves, used, samples)
+            tiles, groups = -(-scenes * n // options["EACH"]), -(-samples // options["SAMPLES"])
+            soft_kernels.forward[tiles, hidden // options["COLUMNS"], groups](*tensors, *where, **options)
+        else:
+            options = _options(halves, used)
+            grid = -(-scenes // (message_kernels.NODES.value // n)), hidden // options["COLUMNS"]
+            message_kernels.forward[grid](*tensors, *where, **options)
     return out
 
 
-@torch.library.custom_op("gumtrace::tree_messages_grad", mutates_args=())
+@torch.library.custom_op("gumtrace::sum_messages_grad", mutates_args=())
 def _grad(
-    grad: Tensor, halves: Tensor, bias: Tensor, used: Tensor, turned: Tensor, order: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """To the halves, the weight and the bias."""
-    from gumtrace.experiments.graph_layout.message_kernels import NODES, backward_first, backward_second
+    grad: Tensor, halves: Tensor, bias: Tensor, used: Tensor, turned: Tensor, wiring: Tensor, to_wiring: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """To the halves, the weight, the bias and, if so wanted, the wiring; else nothing is at its place."""
+    from gumtrace.experiments.graph_layout import message_kernels, soft_kernels
 
     items, n, frames, _, _, hidden = halves.shape
-    samples = order.shape[1]
-    scenes = items * samples * frames
-    options = _options(halves, used)
+    samples, pairs = wiring.shape[1:]
+    scenes, soft = _scenes(halves, wiring), wiring.is_floating_point()
+    counts = [scenes * pairs] * 2 if soft else [scenes * (n - 1) * (n - 2), scenes * (n - 1) * 2]  # of pairs
+    options = _soft_options(halves, used, samples) if soft else _options(halves, used)
     columns = hidden // options["COLUMNS"]
-    counts = [scenes * (n - 1) * (n - 2), scenes * (n - 1) * 2]  # of pairs
-    tiles = sum(-(-count // options["ROWS"]) for count in counts)
+    rows = options["EACH"] * (n - 1) if soft else options["ROWS"]
+    tiles = sum(-(-count // rows) for count in counts)
     at_pairs, grad_pairs = torch.empty(2, sum(counts), hidden, dtype=used.dtype, device=grad.device)
     grad_bias = torch.empty(tiles, 2, hidden, device=grad.device)
-    grad_halves = torch.empty(items, samples, *halves.shape[1:], device=grad.device)
+    grad_wiring = torch.empty(columns, 2, samples, items, frames, pairs if to_wiring else 0, device=grad.device)
+    given, made = (grad.contiguous(), halves, used, bias, wiring), (at_pairs, grad_pairs, grad_bias)
     with torch.cuda.device_of(halves):
-        where = (scenes, samples, frames)
-        backward_second[tiles, columns](
-            grad.contiguous(), halves, used, bias, order, at_pairs, grad_pairs, grad_bias, *where, **options
-        )
-        grid = -(-scenes // (NODES.value // n)), columns, 2
-        backward_first[grid](grad_pairs, turned, order, at_pairs, grad_halves, scenes, frames, **options)
+        if soft:
+            made, options = (*made, grad_wiring), {**options, "TO_WIRING": to_wiring}
+            soft_kernels.backward_second[tiles, columns](*given, *made, scenes, samples, frames, **options)
+        else:
+            message_kernels.backward_second[tiles, columns](*given, *made, scenes, samples, frames, **options)
     grad_weight = torch.empty_like(used)
     for to, g, h in zip(grad_weight, grad_pairs.split(counts), at_pairs.split(counts), strict=True):
         torch.mm(g.T, h, out=to)
-    return grad_halves.sum(1) if samples > 1 else grad_halves[:, 0], grad_weight.float(), grad_bias.sum(0)
+    grad_wiring = grad_wiring.sum((0, 1, 4)).transpose(0, 1).contiguous()
+    return (
+        _to_nodes(grad_pairs, at_pairs, halves, used, turned, wiring),
+        grad_weight.float(),
+        grad_bias.sum(0),
+        grad_wiring,
+    )
 
 
-def _options(halves: Tensor, used: Tensor) -> dict[str, Any]:
+def _to_nodes(
+    grad_pairs: Tensor, at_pairs: Tensor, halves: Tensor, used: Tensor, turned: Tensor, wiring: Tensor
+) -> Tensor:
+    """The gradient from the pairs on to the halves."""
+    from gumtrace.experiments.graph_layout.message_kernels import NODES, backward_first
+
+    items, n, frames, _, _, hidden = halves.shape
+    scenes, soft = _scenes(halves, wiring), wiring.is_floating_point()
+    grad_halves = torch.empty(items, scenes // (items * frames), *halves.shape[1:], device=halves.device)
+    options = _options(halves, used, **(TO_NODES if soft else {}))
+    pairs = wiring.shape[2] if soft else (n - 1) * (n - 2)
+    # As many scenes as leave the last tile most full.
+    each = min(range(NODES.value // n, 0, -1), key=lambda some: -(-some * pairs // options["ROWS"]) / some)
+    options |= {"SOFT": soft, "SCENES": each}
+    grid = -(-scenes // each), hidden // options["COLUMNS"], 2
+    with torch.cuda.device_of(halves):
+        backward_first[grid](grad_pairs, turned, wiring, at_pairs, grad_halves, scenes, frames, **options)
+    return grad_halves.sum(1) if grad_halves.shape[1] > 1 else grad_halves[:, 0]
+
+
+def _scenes(halves: Tensor, wiring: Tensor) -> int:
+    """How many there are: trees have pairs of their own in every sample, others share them."""
+    items, _, frames, *_ = halves.shape
+    return items * frames * (1 if wiring.is_floating_point() else wiring.shape[1])
+
+
+def _options(halves: Tensor, used: Tensor, **rough: Any) -> dict[str, Any]:
     """Sizes and precision of the kernels. A block divides the layer: where it has an odd share, blocks are small."""
     exact = used.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-    options = EXACT if exact else ROUGH
+    options = EXACT if exact else {**ROUGH, **rough}
     hidden = halves.shape[-1]
     fitting = {name: min(options[name], hidden & -hidden) for name in ("COLUMNS", "DEPTH")}
     return {**options, **fitting, "N": halves.shape[1], "H": hidden, "enable_fp_fusion": True}
 
 
-@tree_messages.register_fake
-def _(halves, weight, bias, used, turned, order):
+def _soft_options(halves: Tensor, used: Tensor, samples: int) -> dict[str, Any]:
+    """With how many receivers fit into a tile, and how many samples are summed up together. The sums of a tile are the
+    rows of a matrix product, which has 16 or more."""
+    options = _options(halves, used, **(SEVERAL if samples > 1 else {}))
+    together = min(_power(samples), TOGETHER)
+    fitting = options["ROWS"] // (halves.shape[1] - 1)
+    receivers = max(min(_power(fitting) * together, SUMS), 16) // together
+    return {**options, "EACH": min(fitting, receivers), "SAMPLES": together, "RECEIVERS": receivers}
+
+
+def _power(x: int) -> int:
+    """Of two, and at least x."""
+    return 1 << (x - 1).bit_length()
+
+
+@sum_messages.register_fake
+def _(halves, weight, bias, used, turned, wiring):
     items, n, frames, _, _, hidden = halves.shape
-    return used.new_empty(items, order.shape[1], n, frames, hidden)
+    return used.new_empty(items, wiring.shape[1], n, frames, hidden)
 
 
 @_grad.register_fake
-def _(grad, halves, bias, used, turned, order):
-    return torch.empty_like(halves), torch.empty_like(used, dtype=torch.float32), torch.empty_like(bias)
+def _(grad, halves, bias, used, turned, wiring, to_wiring):
+    grad_wiring = bias.new_empty(*wiring.shape[:2], wiring.shape[2] if to_wiring else 0)
+    return torch.empty_like(halves), torch.empty_like(used, dtype=torch.float32), torch.empty_like(bias), grad_wiring
 
 
 def _keep(ctx, inputs, output):
@@ -125,12 +185,14 @@ def _keep(ctx, inputs, output):
 
 
 def _backward(ctx, grad):
-    return *_grad(grad, *ctx.saved_tensors), None, None, None
+    to_wiring = ctx.needs_input_grad[-1]
+    *grads, grad_wiring = _grad(grad, *ctx.saved_tensors, to_wiring)
+    return *grads, None, None, grad_wiring if to_wiring else None
 
 
 def _backward_twice(ctx, *grads):
-    raise NotImplementedError("messages of trees have no second derivatives; decode with hard=False")
+    raise NotImplementedError("the kernels for messages have no second derivatives; decode with hard=False, twice=True")
 
 
-tree_messages.register_autograd(_backward, setup_context=_keep)
+sum_messages.register_autograd(_backward, setup_context=_keep)
 _grad.register_autograd(_backward_twice)

@@ -3,7 +3,7 @@
 A linear layer on [sender, receiver] is the sum of one on the sender and one on the receiver. Both are applied at the
 nodes, and a 0/1 matrix adds them up at the pairs: nothing is gathered or scattered, so that the backward pass, too, is
 made of matrix products. Pairs are ordered, i != j, and sorted by receiver. Under autocast the wide layers run in half
-precision, and what reads coordinates or writes results does not. On CUDA devices trees go another way: messages.py.
+precision, and what reads coordinates or writes results does not. CUDA devices have another way: messages.py.
 """
 
 from typing import NamedTuple
@@ -64,6 +64,8 @@ class Decoder(nn.Module):
     the two messages of a pair. Then the messages do not depend on the structure, and samples with the same positions
     share them: from three samples on that is less work, for trees as well.
 
+    `twice` says that what comes out will be differentiated twice, for which our own kernels have no code.
+
     >>> positions, structure = torch.randn(2, 9, 3, 2), torch.rand(4, 2, 3, 3)
     >>> decoder = Decoder(nodes=3, hidden=8)
     >>> decoder(positions, structure, hard=False).shape
@@ -87,20 +89,20 @@ class Decoder(nn.Module):
         self.register_buffer("ends", ends, persistent=False)
         self.register_buffer("receivers", ends[:, 1::2].contiguous(), persistent=False)  # (n(n-1), n)
 
-    def forward(self, positions: Tensor, structure: Tensor, *, hard: bool) -> Tensor:
+    def forward(self, positions: Tensor, structure: Tensor, *, hard: bool, twice: bool = False) -> Tensor:
         """Each of the frames (*B, F, n, 2) moved by one step: (*S, *B, F, n, 2) for structures (*S, *B, n, n)."""
         *batch, frames, n, _ = positions.shape
         samples = structure.shape[: structure.dim() - 2 - len(batch)]
         x = positions.reshape(-1, frames, n, 2).transpose(1, 2).contiguous()  # (I, n, F, 2)
         structure = structure.reshape(samples.numel(), len(x), n, n).transpose(0, 1)  # (I, K, n, n)
-        moved = self._step(x, self._prepare(structure.to(x.dtype), hard))  # (I, K, n, F, 2)
+        moved = self._step(x, self._prepare(structure.to(x.dtype), hard, twice))  # (I, K, n, F, 2)
         return moved.permute(1, 0, 3, 2, 4).reshape(*samples, *positions.shape)
 
-    def unroll(self, first: Tensor, structure: Tensor, steps: int, *, hard: bool) -> Tensor:
+    def unroll(self, first: Tensor, structure: Tensor, steps: int, *, hard: bool, twice: bool = False) -> Tensor:
         """Frames (*S, *B, steps, n, 2) that follow the first, (*B, n, 2), for structures (*S, *B, n, n)."""
         n = self.nodes
         x = first.expand(*structure.shape[:-1], 2).reshape(-1, n, 1, 2)  # (I, n, 1, 2): each sample goes its own way
-        wiring = self._prepare(structure.reshape(-1, 1, n, n).to(x.dtype), hard)
+        wiring = self._prepare(structure.reshape(-1, 1, n, n).to(x.dtype), hard, twice)
         frames = []
         for _ in range(steps):
             x = self._step(x, wiring).squeeze(1)
@@ -111,19 +113,19 @@ class Decoder(nn.Module):
         """The step alone: the rest is little work, and sorting is slow to compile."""
         self._step = torch.compile(self._step, *args, **kwargs)
 
-    def _prepare(self, structure: Tensor, hard: bool) -> "_Wiring | _Fused":
+    def _prepare(self, structure: Tensor, hard: bool, twice: bool = False) -> "_Wiring | _Fused":
         """All that does not change from step to step, for structures (I, K, n, n)."""
         present = _off_diagonal(structure.mT)  # (I, K, n(n-1)), sorted by receiver
         first = [_at_nodes(layer.weight, layer.bias) for layer in self.message1]  # type: ignore[arg-type]
         weight, bias = (torch.cat(x) for x in zip(*first, strict=True))
         second = torch.stack([layer.weight for layer in self.message2])  # type: ignore[arg-type]
         second_bias = torch.stack([layer.bias for layer in self.message2])  # type: ignore[arg-type]
-        if not hard:
-            return _Wiring(weight, bias, second.mT, second_bias[:, None], *self._all_pairs(present))
-        order = present.argsort(dim=-1, descending=True, stable=True)  # edges first
-        if fused.serves(structure, hidden=second.shape[-1]):
-            return _Fused(weight, bias, fused.prepare(second, second_bias, order))
-        return _Wiring(weight, bias, second.mT, second_bias[:, None], *self._sorted_pairs(order))
+        order = present.argsort(dim=-1, descending=True, stable=True) if hard else None  # edges first
+        if not twice and fused.serves(structure, hidden=second.shape[-1]):
+            wiring = present if order is None else order.to(torch.int32)
+            return _Fused(weight, bias, fused.prepare(second, second_bias, wiring))
+        pairs = self._all_pairs(present) if order is None else self._sorted_pairs(order)
+        return _Wiring(weight, bias, second.mT, second_bias[:, None], *pairs)
 
     def _sorted_pairs(self, order: Tensor) -> tuple[Tensor, Tensor]:
         """Of each type its own. A tree has n - 1 edges, so that shapes are known without a look at it.
@@ -183,7 +185,7 @@ class _Wiring(NamedTuple):
 
 
 class _Fused(NamedTuple):
-    """The same of trees, for kernels of our own."""
+    """The same for kernels of our own."""
 
     weight: Tensor
     bias: Tensor
@@ -196,7 +198,7 @@ def _messages(x: Tensor, wiring: _Wiring | _Fused) -> Tensor:
     with torch.autocast(x.device.type, enabled=False):
         halves = F.linear(x, wiring.weight, wiring.bias).view(items, n, frames, 2, 2, -1)
         if isinstance(wiring, _Fused):
-            return fused.tree_messages(halves, *wiring.second)
+            return fused.sum_messages(halves, *wiring.second)
         halves = halves.permute(3, 0, 1, 4, 2, 5).reshape(2, items, 2 * n, -1)  # (2, I, 2n, F hidden)
     hidden = wiring.second_weight.shape[-1]
     at_pairs = torch.relu(wiring.ends @ halves)  # (2, I, pairs or K pairs, F hidden)
