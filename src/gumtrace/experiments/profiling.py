@@ -1,5 +1,6 @@
 """Where the time of an update goes."""
 
+import warnings
 from pathlib import Path
 
 import torch
@@ -51,7 +52,8 @@ def _profile(
     for _ in range(WARM_UP):
         run.update()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-    with torch.profiler.profile(activities=activities) as profiler:
+    # Some versions of torch warn, whenever one starts, that it forgets earlier cycles.
+    with warnings.catch_warnings(action="ignore"), torch.profiler.profile(activities=activities) as profiler:
         for _ in range(updates):
             run.update()
         if cuda:
