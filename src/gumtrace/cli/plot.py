@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     require("matplotlib", "plot")
     try:
         files = _curves(args) if args.folder is None else _pictures(args)
-    except (RecordError, RunFolderError) as error:
+    except (RunFolderError, ValueError) as error:
         print(f"gumtrace plot: {error}", file=sys.stderr)
         return 2
     for file in files:

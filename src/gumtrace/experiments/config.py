@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 EstimatorName = Literal[
     "NoiseREINFORCE",
@@ -24,6 +24,8 @@ CALLS_A_SAMPLE = {"REBAR": 3}
 @dataclass(frozen=True)
 class Config:
     """What every experiment has; each adds its own."""
+
+    known: ClassVar[tuple[str, ...]] = ESTIMATORS  # names that `estimator` may have
 
     seed: int = 0
     """Of the initial model, the order of the data, and all noise."""
@@ -60,8 +62,8 @@ class Config:
     """Parts of a batch, each with its own noise and batch statistics; several processes share them out."""
 
     def __post_init__(self):
-        if self.estimator not in ESTIMATORS:
-            raise ValueError(f"no estimator {self.estimator!r}; there are {', '.join(ESTIMATORS)}")
+        if self.estimator not in self.known:
+            raise ValueError(f"no estimator {self.estimator!r}; there are {', '.join(self.known)}")
         if self.samples < 0:
             raise ValueError(f"samples must be at least 1, or 0 for the estimator's own, got {self.samples}")
         for name in ("calls", "draws", "extra", "iterations", "evaluate_every", "starts", "start_iterations", "shards"):

@@ -4,7 +4,11 @@ from importlib import import_module
 
 from gumtrace.experiments.experiment import Experiment
 
-_WHERE = {"graph-layout": ("graph_layout", "GraphLayout"), "listops": ("listops", "ListOpsExperiment")}
+_WHERE = {
+    "graph-layout": ("graph_layout", "GraphLayout"),
+    "listops": ("listops", "ListOpsExperiment"),
+    "treebank": ("treebank", "TreebankExperiment"),
+}
 NAMES = tuple(_WHERE)
 
 

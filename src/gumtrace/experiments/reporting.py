@@ -19,6 +19,8 @@ _NAMES = {
     "SurrogateREINFORCE": "Surrogate",
     "RELAX": "RELAX",
     "REBAR": "REBAR",
+    "TraceLikelihood": "Trace likelihood",
+    "MatrixTreeCRF": "Matrix-tree CRF",
 }
 _BIASED = ("StochasticSoftmax", "StraightThrough", "GumbelRao")
 UNBIASED = "†"  # the mark

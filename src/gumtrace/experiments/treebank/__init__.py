@@ -1,0 +1,1 @@
+"""Treebank: parse real sentences, with heads that are given, by the distribution that elsewhere is latent."""
