@@ -9,11 +9,12 @@ from gumtrace.extras import require
 from gumtrace.kernels import kinds
 from gumtrace.plotting import graphs, rows
 from gumtrace.plotting.curves import optimisation, variance
-from gumtrace.plotting.style import INK, chances
+from gumtrace.plotting.panels import steps
+from gumtrace.plotting.style import INK, chances, names
 from gumtrace.steps import Names
 from gumtrace.traces.trace import Trace
 
-__all__ = ["decisions", "gallery", "optimisation", "structure", "variance"]
+__all__ = ["decisions", "gallery", "optimisation", "steps", "structure", "variance"]
 
 _DRAWINGS = {
     kinds.SUBSET: rows.subset,
@@ -40,7 +41,7 @@ def structure(trace: Trace, *, logits=None, ax=None, title: str | None = None, l
     """
     geometry = trace.layout.geometry
     ax = _axes(trace, ax, title)
-    _DRAWINGS[geometry.kind](ax, trace, _names(geometry, labels), chances(logits, geometry.keys))
+    _DRAWINGS[geometry.kind](ax, trace, names(geometry, labels), chances(logits, geometry.keys))
     return ax
 
 
@@ -79,9 +80,3 @@ def _axes(trace: Trace, ax, title: str | None):
     if title is not None:
         ax.set_title(title, fontsize=12, color=INK, pad=8)
     return ax
-
-
-def _names(geometry: kinds.Geometry, labels: Names | None):
-    if geometry.kind == kinds.MATCHING:
-        return labels or (range(geometry.n), range(geometry.m))
-    return labels or range(max(geometry.n, geometry.keys))

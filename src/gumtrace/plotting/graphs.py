@@ -20,8 +20,7 @@ def spanning_tree(ax, trace: Trace, names, chance) -> None:
     else:
         n = len(chosen) + geometry.extra  # without the padding
         ends = [divmod(k, geometry.n) for k in range(geometry.keys)]
-    turn = np.pi / 2 - 2 * np.pi * np.arange(n) / max(n, 1)
-    at = np.stack([np.cos(turn), np.sin(turn)], 1)  # (n, 2)
+    at = circle(n)
     usual = 0.25 if n <= MANY or geometry.kind == SPARSE_TREE else 0.0
     for k, (u, v) in enumerate(ends):
         strength = usual if chance is None else chance[k]
@@ -37,6 +36,12 @@ def spanning_tree(ax, trace: Trace, names, chance) -> None:
     for v in range(n):
         node(ax, at[v, 0], at[v, 1], names[v] if n <= MANY else "", radius=0.115 if n <= MANY else 0.03)
     bare(ax, (-1.25, 1.25), (-1.25, 1.25), "numbers: order of choice" if n <= MANY else "")
+
+
+def circle(n: int) -> np.ndarray:
+    """Places for n nodes, clockwise from the top, (n, 2)."""
+    turn = np.pi / 2 - 2 * np.pi * np.arange(n) / max(n, 1)
+    return np.stack([np.cos(turn), np.sin(turn)], 1)
 
 
 def _free_place(start: np.ndarray, end: np.ndarray, taken: list[np.ndarray], others: list[np.ndarray]) -> np.ndarray:
@@ -65,7 +70,7 @@ def arborescence(ax, trace: Trace, names, chance) -> None:
     links = trace.links.tolist()
     parent = {v: u for u, v in trace.value.nonzero().tolist()}
     at, room = _layered(parent, root)
-    around = {v: _around(v, links) for v in at}
+    around = {v: supernodes(v, links) for v in at}
     deepest = max((len(chain) for chain in around.values()), default=0)
     radius = min(0.17, 0.27 * room)
     for cycle in sorted(
@@ -75,14 +80,14 @@ def arborescence(ax, trace: Trace, names, chance) -> None:
         height = max(around[v].index(cycle) for v in inside)  # cycles within cycles
         reach = radius + (0.5 * room - radius) * (height + 1) / (deepest + 1)
         strokes = [(at[v], at[parent[v]] if parent[v] in inside else at[v]) for v in inside]
-        _blob(ax, strokes, reach, SHADES[min(len(_around(cycle, links)), len(SHADES) - 1)])
+        blob(ax, strokes, reach, SHADES[min(len(supernodes(cycle, links)), len(SHADES) - 1)])
     discs = {}
     for v, (x, y) in at.items():
         look = {"fill": ACCENT, "edge": ACCENT, "ink": PAPER} if v == root else {}
         discs[v] = node(ax, x, y, names[v] if n <= MANY else "", radius=radius, size=9.5 * radius / 0.17, **look)
     for v, u in parent.items():
         width = 2.0 if chance is None else 1.2 + 1.6 * chance[u * n + v] ** 0.5
-        _arrow(ax, at[u], at[v], discs[u], discs[v], color=CHOSEN, linewidth=width)
+        arrow(ax, at[u], at[v], discs[u], discs[v], color=CHOSEN, linewidth=width)
     taken = [*at.values(), *(np.add(at[u], at[v]) / 2 for v, u in parent.items())]  # what a dashed arc must not cross
     for key in trace.winners.tolist():
         u, v = divmod(key, n)
@@ -90,7 +95,7 @@ def arborescence(ax, trace: Trace, names, chance) -> None:
             bend, arc = _free_bend(np.array(at[u]), np.array(at[v]), taken)
             taken += list(arc)
             look = {"color": ACCENT, "linewidth": 1.2, "linestyle": (0, (3, 2)), "connectionstyle": f"arc3,rad={bend}"}
-            _arrow(ax, at[u], at[v], discs[u], discs[v], **look)
+            arrow(ax, at[u], at[v], discs[u], discs[v], **look)
     caption = "shaded: cycles, dashed: edges dropped again" if deepest else "no cycle was contracted"
     xs, ys = zip(*at.values(), strict=True)
     bare(ax, _view(xs), _view(ys), caption)
@@ -140,7 +145,7 @@ def _layered(parent: dict[int, int], root: int) -> tuple[dict[int, tuple[float, 
     return {v: (across * x, down * y) for v, (x, y) in at.items()}, min(across, down)
 
 
-def _around(v: int, links: list[int]) -> list[int]:
+def supernodes(v: int, links: list[int]) -> list[int]:
     """The supernodes that hold one, from the inside out."""
     chain = []
     while links[v] >= 0:
@@ -149,7 +154,7 @@ def _around(v: int, links: list[int]) -> list[int]:
     return chain
 
 
-def _blob(ax, strokes, radius: float, color: str) -> None:
+def blob(ax, strokes, radius: float, color: str) -> None:
     """All points near some edges, with a darker rim: round strokes in data units, which grow with the picture."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
@@ -169,7 +174,7 @@ def _capsule(start, end, radius: float) -> np.ndarray:
     return np.concatenate([back, front])
 
 
-def _arrow(ax, start, end, from_disc, to_disc, **style) -> None:
+def arrow(ax, start, end, from_disc, to_disc, **style) -> None:
     from matplotlib.patches import FancyArrowPatch
 
     ends = {"patchA": from_disc, "patchB": to_disc, "shrinkA": 1, "shrinkB": 1}

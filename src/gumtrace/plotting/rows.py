@@ -54,9 +54,9 @@ def matching(ax, trace: Trace, names, chance) -> None:
     row_at = {k // m: b for k, b in order.items()}
     column_at = {k % m: b for k, b in order.items()}
     shade = np.full(n * m, 0.2) if chance is None else chance**0.5
-    _cells(ax, n, m, {k: CHOSEN if k in order else mix(SOFT, 0.08 + 0.5 * shade[k]) for k in range(n * m)})
+    cells(ax, n, m, {k: CHOSEN if k in order else mix(SOFT, 0.08 + 0.5 * shade[k]) for k in range(n * m)})
     if small := max(n, m) <= MANY:
-        _margins(ax, *names)
+        margins(ax, *names)
         for k in range(n * m):
             i, j = divmod(k, m)
             if k in order:
@@ -74,13 +74,13 @@ def decisions(ax, trace: Trace, names, chance) -> None:
     taken = [(winners[b], keys) for b, keys in enumerate(member_keys(trace)) if winners[b] >= 0]
     rows, d = len(taken), trace.layout.geometry.keys
     raced = {i * d + k: FAINT for i, (_, keys) in enumerate(taken) for k in keys}
-    _cells(ax, rows, d, raced | {i * d + winner: CHOSEN for i, (winner, _) in enumerate(taken)})
+    cells(ax, rows, d, raced | {i * d + winner: CHOSEN for i, (winner, _) in enumerate(taken)})
     if max(rows, d) <= MANY:
-        _margins(ax, range(1, rows + 1), names)
+        margins(ax, range(1, rows + 1), names)
     bare(ax, (-1.3, d - 0.2), (0.3 - rows, 1.3), "rows: decisions, columns: the keys that raced")
 
 
-def _cells(ax, rows: int, columns: int, colors: dict) -> None:
+def cells(ax, rows: int, columns: int, colors: dict) -> None:
     """A matrix from the top down; row · columns + column -> colour."""
     from matplotlib.colors import to_rgb
 
@@ -92,7 +92,7 @@ def _cells(ax, rows: int, columns: int, colors: dict) -> None:
     ax.pcolormesh(x, y, image, edgecolors=PAPER, linewidth=gap)
 
 
-def _margins(ax, rows, columns) -> None:
+def margins(ax, rows, columns) -> None:
     for i, name in enumerate(rows):
         ax.text(-0.72, -i, name, ha="right", va="center_baseline", fontsize=9.5, color=INK)
     for j, name in enumerate(columns):

@@ -68,7 +68,7 @@ class Arborescence(Structure):
 
     @property
     def racing(self) -> Tensor:
-        racing = super().racing.clone()
+        racing = self._x.detach() > -torch.inf  # torch.compile does not trace super().racing
         racing.diagonal(dim1=-2, dim2=-1).fill_(False)
         racing[..., self.root] = False
         return racing

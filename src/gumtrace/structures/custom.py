@@ -108,6 +108,7 @@ class Custom(Structure):
         return execute(self.algorithm, racing, argmin_of(noise))
 
     def sample_trace(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Trace:
+        """Traces of independent runs, one after the other."""
         shape, items = self._items(sample_shape)
         seed = ops.new_seed(self._x.device, generator)
         return self._trace_rows(ops.perturb(*self._head, self._rows().detach(), items, seed), shape)
@@ -131,6 +132,7 @@ class Custom(Structure):
         return g
 
     def enumerate_traces(self) -> Trace:
+        """Every trace of an unbatched distribution: all ways that the hooks can go."""
         if self.batch_shape:
             raise ValueError(
                 f"Custom.enumerate_traces works on one item, this batch has shape {tuple(self.batch_shape)}"

@@ -130,7 +130,7 @@ class SpanningTree(Structure):
 
     @property
     def racing(self) -> Tensor:
-        racing = super().racing
+        racing = self._x.detach() > -torch.inf  # torch.compile does not trace super().racing
         if self._edges is not None:
             return racing & (self._edges[0] != self._edges[1])
         return racing.triu(1)

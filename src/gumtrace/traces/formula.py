@@ -168,7 +168,7 @@ def _won(geometry: list[int], winners: Tensor, links: Tensor) -> Tensor:
 def _repeat(logits: Tensor, items: int) -> Tensor:
     """(batch, keys) -> (items, keys)."""
     samples = items // max(logits.shape[0], 1)
-    return logits.expand(samples, *logits.shape).reshape(-1, logits.shape[-1])
+    return logits.expand(samples, *logits.shape).reshape(samples * logits.shape[0], logits.shape[-1])
 
 
 def _sum_samples(x: Tensor, batch: int) -> Tensor:

@@ -1,0 +1,151 @@
+"""Pictures of the pages on structures and estimators.
+
+`python docs/figures.py OUT` writes them into OUT/figures, and the tables of `page_tables` into OUT/tables.
+
+A picture of a run shows the run of its page: the page's own examples are executed, and their `d` and `trace` are drawn.
+"""
+
+import contextlib
+import doctest
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import torch
+from matplotlib.figure import Figure
+from page_tables import ESTIMATORS, RESULTS, tables
+
+import gumtrace as gt
+from gumtrace import estimators as E
+from gumtrace import plotting
+from gumtrace.cli.demo import examples
+from gumtrace.diagnostics import exact_gradient, gradient_statistics
+from gumtrace.plotting.style import ACCENT, CHOSEN, FAINT, INK, SOFT
+from gumtrace.toy import problem
+
+HERE = Path(__file__).parent
+STYLE = {"svg.hashsalt": "gumtrace", "axes.edgecolor": SOFT, "xtick.color": SOFT, "ytick.color": SOFT}
+
+BIASED = ("SST", "Straight-through", "Gumbel-Rao")
+COLUMNS = (4, 5, 3)  # panels in a row, whichever leaves the last row fuller
+__all__ = ["draw", "tables"]
+
+
+def draw(out: Path) -> None:
+    """Every picture of the pages on structures and estimators, as OUT/NAME.svg."""
+    out.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(STYLE):
+        for page in sorted((HERE / "structures").glob("*.md")):
+            if page.stem != "index":
+                _save(steps_of(page), out / f"steps-{page.stem}.svg")
+        _save(gallery(), out / "structures.svg")
+        _save(variance(), out / "variance.svg")
+        _save(temperature(), out / "temperature.svg")
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, metadata={"Date": None})  # so that the same picture is the same file
+
+
+def steps_of(page: Path) -> Figure:
+    """The run that a page's examples end with, step by step."""
+    found = run_examples(page)
+    panels = 1 + int((found["trace"].winners >= 0).sum())
+    columns = min(panels, max(COLUMNS, key=lambda c: -(-panels % c)))
+    figure = Figure(figsize=(1.85 * columns, 2.15 * -(-panels // columns)), layout="constrained")
+    return plotting.steps(found["d"], found["trace"], labels=found.get("labels"), columns=columns, figure=figure)
+
+
+def run_examples(page: Path) -> dict[str, Any]:
+    """The names that a page's examples leave behind."""
+    names: dict[str, Any] = {}
+    for example in doctest.DocTestParser().get_examples(page.read_text(encoding="utf-8")):
+        if example.exc_msg is None:  # the others show an error
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(compile(example.source, page.name, "single"), names)
+    return names
+
+
+def gallery() -> Figure:
+    """One of each structure."""
+    generator = torch.Generator().manual_seed(0)
+    figure = Figure(figsize=(11, 7.6), layout="constrained")
+    for ax, example in zip(figure.subplots(2, 3).flat, examples(generator), strict=True):
+        trace = example.dist.sample_trace(generator=generator)
+        plotting.structure(trace, ax=ax, logits=example.dist.logits, labels=example.names, title=example.title)
+    return figure
+
+
+def variance() -> Figure:
+    """The recorded standard deviations, a dot a structure."""
+    records = json.loads((RESULTS / "variance.json").read_text())["records"]
+    names = [name for rows in ESTIMATORS.values() for name in rows]
+    figure = Figure(figsize=(8.6, 3.9), layout="constrained")
+    marks = dict(zip(dict.fromkeys(r["structure"] for r in records), "osD^", strict=True))
+    for ax, objective in zip(figure.subplots(1, 2, sharey=True), ("smooth", "rough"), strict=True):
+        ax.axvline(1, color=FAINT, linewidth=6, zorder=0)
+        for r in records:
+            if r["objective"] == objective:
+                color = ACCENT if r["estimator"] in BIASED else CHOSEN
+                ax.plot(r["ratio"], names.index(r["estimator"]), marks[r["structure"]], color=color, alpha=0.75)
+        ax.set(xscale="log", xlim=(0.1, 4), xticks=[0.1, 0.3, 1, 3], xticklabels=["0.1", "0.3", "1", "3"])
+        ax.minorticks_off()
+        ax.set_yticks(range(len(names)), names, color=INK)
+        ax.set_title(f"{objective} objective", fontsize=10, color=INK)
+        ax.spines[["top", "right", "left"]].set_visible(False)
+        ax.tick_params(axis="y", length=0)
+        ax.grid(axis="y", color=FAINT, linewidth=0.6)
+    figure.axes[0].invert_yaxis()
+    figure.supxlabel("standard deviation of the gradient, T-REINFORCE+ = 1", fontsize=9, color=SOFT)
+    handles = [figure.axes[0].plot([], [], mark, color=SOFT, label=name)[0] for name, mark in marks.items()]
+    figure.legend(handles=handles, loc="outside upper right", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def temperature() -> Figure:
+    """Bias and standard deviation of the relaxed estimators against the temperature: 3 of 6 keys, 8 calls."""
+    generator = torch.Generator().manual_seed(0)
+    p = problem("subset", size=6, seed=1)
+    dist = gt.Subset(p.logits, 3)
+
+    def objective(x: torch.Tensor) -> torch.Tensor:
+        return p.objective(x).log1p()
+
+    exact = exact_gradient(dist, objective)[1]
+    size = exact.square().mean().sqrt().item()
+
+    def measure(estimator: E.Estimator) -> tuple[float, float]:
+        (row,) = gradient_statistics({"": estimator}, dist, objective, 1000, target=exact, generator=generator)
+        return 100 * (row.bias or 0.0) / size, row.std / size
+
+    temperatures = (0.1, 0.2, 0.4, 0.8, 1.6)
+    builds = {
+        "SST": lambda t: E.StochasticSoftmax(t, 8),
+        "Straight-through": lambda t: E.StraightThrough(t, 8),
+        "Gumbel-Rao, 8 draws": lambda t: E.GumbelRao(t, 8, draws=8),
+    }
+    figure = Figure(figsize=(8.6, 3.3), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for (name, build), color in zip(builds.items(), (ACCENT, SOFT, CHOSEN), strict=True):
+        points = [measure(build(t)) for t in temperatures]
+        for ax, values in zip((left, right), zip(*points, strict=True), strict=True):
+            ax.plot(temperatures, values, "o-", color=color, label=name, markersize=4)
+    right.axhline(measure(E.TraceREINFORCE(8))[1], color=INK, linestyle="--", linewidth=1, label="T-REINFORCE+")
+    left.set_title("bias, % of the gradient", fontsize=10, color=INK)
+    right.set_title("standard deviation, in gradients", fontsize=10, color=INK)
+    for ax in (left, right):
+        ax.set(xscale="log", xticks=temperatures, xticklabels=map(str, temperatures), ylim=(0, None))
+        ax.minorticks_off()
+        ax.set_xlabel("temperature", color=SOFT)
+        ax.spines[["top", "right"]].set_visible(False)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=9)
+    return figure
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    draw(target / "figures")
+    tables(target / "tables")

@@ -1,0 +1,238 @@
+"""Tables of the pages on structures and estimators: recorded runs, cut down to what a page is about.
+
+Only the time of an estimate is measured when the site is built.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import torch
+
+from gumtrace import estimators as E
+from gumtrace.benchmark import machine
+from gumtrace.toy import Problem, problem
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+PAGES = {  # structures: page -> how the benchmarks call it
+    "subset": "Subset",
+    "permutation": "Permutation",
+    "matching": "Matching",
+    "spanning-tree": "SpanningTree",
+    "arborescence": "Arborescence",
+    "binary-tree": "BinaryTree",
+}
+ESTIMATORS = {  # estimators: page -> rows of benchmarks/results/variance.json
+    "noise-reinforce": ("E-REINFORCE+",),
+    "trace-reinforce": ("T-REINFORCE+",),
+    "structure-reinforce": ("X-REINFORCE+",),
+    "relax": ("RELAX",),
+    "rebar": ("REBAR",),
+    "surrogate-reinforce": ("Surrogate, linear", "Surrogate, pairwise", "Surrogate, MLP"),
+    "stochastic-softmax": ("SST",),
+    "straight-through": ("Straight-through",),
+    "gumbel-rao": ("Gumbel-Rao",),
+}
+NOISE = (
+    "One estimate of {calls} objective calls (REBAR: 9), by `benchmarks/variance.py`, {date}. Standard deviations and "
+    "biases are root mean squares over the keys: in times of the gradient's own size, in times of T-REINFORCE+'s at as "
+    "many calls, in per cent of the gradient; in brackets the bias that chance alone would show. Smooth: log(1 + q) of "
+    "a random quadratic q of the entries. Rough: whether q is above its median, which has no gradient."
+)
+
+
+def tables(out: Path) -> None:
+    """Every table of these pages, as OUT/NAME.md."""
+    out.mkdir(parents=True, exist_ok=True)
+    made = {f"cost-{page}": speed(name) for page, name in PAGES.items()}
+    made["cost-custom"] = literal()
+    made["structures"] = steps_at_a_glance()
+    made |= {f"variance-{page}": noise(rows) for page, rows in ESTIMATORS.items()}
+    made["variance"] = _recorded().variance(_load("variance"))
+    made["updates"] = updates()
+    times = measure_times()
+    made["times"] = time_table(times)
+    made |= {f"time-{page}": time_sentence(page, times) for page in ESTIMATORS}
+    for name, text in made.items():
+        (out / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+def _load(name: str) -> dict:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def _recorded():
+    """benchmarks/table.py, which writes the same tables for the README."""
+    spec = spec_from_file_location("table", RESULTS.parent / "table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def speed(structure: str) -> str:
+    """The recorded times of one structure, on the CPU and on CUDA."""
+    parts = []
+    for name, write in (("cpu-2core", _recorded().speed), ("cuda-h200", _recorded().cuda)):
+        results = _load(name)
+        records = [r for r in results["records"] if r["structure"].split(".")[0] == structure]
+        parts.append(write({**results, "records": records}))
+    return "\n".join(parts)
+
+
+def _number(x: float | None) -> str:
+    return "" if x is None else f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
+
+
+def _table(head: list[str], rows: list[list[str]], words: int = 1) -> str:
+    """Markdown; all columns but the first are numbers."""
+    line = lambda cells: f"| {' | '.join(cells)} |\n"  # noqa: E731
+    return line(head) + line(["---"] * words + ["---:"] * (len(head) - words)) + "".join(map(line, rows))
+
+
+def literal() -> str:
+    """The literal recursion beside the kernels, as benchmarks/scaling.py measured them."""
+    results = _load("scaling-h200")
+    ms = {(r["way"], r["n"], r["batch"]): r["ms"] for r in results["records"]}
+    sizes = sorted({n for way, n, batch in ms if way == "literal recursion" and batch == 256})
+    rows = [[str(n), *(_number(ms[way, n, 256]) for way in ("literal recursion", "CPU", "CUDA"))] for n in sizes]
+    m = results["machine"]
+    return (
+        "Milliseconds of a whole T-REINFORCE step for 256 spanning trees of n nodes, by `benchmarks/scaling.py` on "
+        f"{m['cpu']}, {m['threads']} threads, and {m['device']}, {m['date']}.\n\n"
+        + _table(["n", "Kruskal's algorithm as hooks of `Custom`", "`SpanningTree`, CPU", "`SpanningTree`, CUDA"], rows)
+    )
+
+
+def steps_at_a_glance() -> str:
+    """A whole step of every structure, microseconds an item."""
+    cpu, cuda = _load("cpu-2core"), _load("cuda-h200")
+
+    def step(results: dict, name: str, size: dict, field: str) -> float | None:
+        for r in results["records"]:
+            if (r["structure"], r["size"], r["step"]) == (name, size, "t_step"):
+                return None if r[field] is None else 1e3 * r[field] / r["batch"]
+        return None
+
+    cases = [(r["structure"], r["size"]) for r in cpu["records"] if r["step"] == "t_step"]
+    rows = [
+        [
+            f"`{name}` " + " ".join(f"{k}={v:,}" for k, v in size.items()),
+            _number(step(cpu, name, size, "ms")),
+            _number(step(cuda, name, size, "device_ms")),
+        ]
+        for name, size in cases
+    ]
+    head = ["", f"{cpu['machine']['cpu']}, {cpu['machine']['threads']} threads", cuda["machine"]["device"]]
+    return _table(head, rows)
+
+
+def noise(estimators: tuple[str, ...]) -> str:
+    """The recorded standard deviations and biases of one estimator, a row a structure."""
+    results = _load("variance")
+    found = {(r["estimator"], r["structure"], r["objective"]): r for r in results["records"]}
+    objectives = [o for o in results["objectives"] if any((name, "tree", o) in found for name in estimators)]
+    rows = [
+        [f"{name}, {words}" if len(estimators) > 1 else words]
+        + [cell for o in objectives for cell in _spread(found[name, structure, o])]
+        for name in estimators
+        for structure, words in _recorded().STRUCTURES.items()
+        if (name, structure, "smooth") in found
+    ]
+    columns = ["std / gradient", "std / T-REINFORCE+'s", "bias (by chance), %"]
+    head = ["", *(f"{o}: {column}" for o in objectives for column in columns)]
+    return NOISE.format(**results["settings"], **results["machine"]) + "\n\n" + _table(head, rows)
+
+
+def _spread(r: dict) -> list[str]:
+    size = r["gradient"]
+    bias = f"{100 * r['bias'] / size:.0f} ({100 * r['bias_error'] / size:.0f})"
+    return [f"{r['std'] / size:.1f}", f"{r['ratio']:.2f}", bias]
+
+
+def updates() -> str:
+    """One update with one sample by T-REINFORCE and by SST, milliseconds a batch."""
+    cells: dict[str, dict[str, float]] = {}
+    for device in ("cpu-2core", "cuda-h200"):
+        for r in _load(device)["records"]:
+            if r["step"] in ("trace_reinforce", "sst_step"):
+                name = f"`{r['structure']}` " + " ".join(f"{k}={v:,}" for k, v in r["size"].items())
+                cells.setdefault(name, {})[f"{device} {r['step']}"] = r["ms"]
+    columns = [f"{device} {step}" for device in ("cpu-2core", "cuda-h200") for step in ("trace_reinforce", "sst_step")]
+    cpu, cuda = _load("cpu-2core"), _load("cuda-h200")
+    batches = [next(r["batch"] for r in results["records"]) for results in (cpu, cuda)]
+    return (
+        f"Milliseconds of one update with one sample, objective not counted: a batch of {batches[0]:,} on "
+        f"{cpu['machine']['cpu']} with {cpu['machine']['threads']} threads (graphs given by their edges: 1), and of "
+        f"{batches[1]:,} on {cuda['machine']['device']}, Python included. By `gumtrace bench`, "
+        f"{cpu['machine']['date']}.\n\n"
+        + _table(
+            ["", "TraceREINFORCE, CPU", "SST, CPU", "TraceREINFORCE, CUDA", "SST, CUDA"],
+            [[name, *(_number(found.get(c)) for c in columns)] for name, found in cells.items()],
+        )
+    )
+
+
+# Times that are measured when the site is built ------------------------------------------------------
+
+BATCH, CALLS, EXTRA = 16, 8, 64
+ROUNDS = 4  # of all estimators in turn
+SETTING = (
+    f"one estimate and its backward for a batch of {BATCH} spanning trees of 10 nodes, {CALLS} objective calls an item "
+    f"({3 * round(CALLS / 3)} for REBAR), {EXTRA} extra structures for surrogates and 4 draws for Gumbel-Rao"
+)
+
+
+def measure_times() -> dict[str, float]:
+    """Seconds by estimator."""
+    p = problem("tree")
+    entries = 10 * 9 // 2
+    builds: dict[str, Callable[[], E.Estimator]] = {
+        "E-REINFORCE+": lambda: E.NoiseREINFORCE(CALLS),
+        "T-REINFORCE+": lambda: E.TraceREINFORCE(CALLS),
+        "X-REINFORCE+": lambda: E.StructureREINFORCE(CALLS),
+        "RELAX": lambda: E.RELAX(E.MatrixCritic(), CALLS),
+        "REBAR": lambda: E.REBAR(samples=round(CALLS / 3)),
+        "Surrogate, linear": lambda: E.SurrogateREINFORCE(E.LinearSurrogate(), CALLS, EXTRA),
+        "Surrogate, pairwise": lambda: E.SurrogateREINFORCE(E.PairwiseSurrogate(), CALLS, EXTRA),
+        "Surrogate, MLP": lambda: E.SurrogateREINFORCE(E.MLPSurrogate(entries), CALLS, EXTRA),
+        "SST": lambda: E.StochasticSoftmax(0.5, CALLS),
+        "Straight-through": lambda: E.StraightThrough(0.5, CALLS),
+        "Gumbel-Rao": lambda: E.GumbelRao(0.5, CALLS, draws=4),
+    }
+    made = {name: build() for name, build in builds.items()}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # with the time of the processor alone: whatever else the machine does hardly matters
+    found = [{name: _seconds(estimator, p) for name, estimator in made.items()} for _ in range(1 + ROUNDS)]
+    torch.set_num_threads(threads)
+    return {name: min(times[name] for times in found[1:]) for name in made}  # the first round may compile something
+
+
+def _seconds(estimator: E.Estimator, p: Problem) -> float:
+    logits = p.logits.expand(BATCH, -1, -1).clone().requires_grad_()
+    start = time.process_time()
+    estimator(p.make(logits), lambda x: p.objective(x).log1p()).mean().backward()
+    return time.process_time() - start
+
+
+def time_table(times: dict[str, float]) -> str:
+    plain = times["T-REINFORCE+"]
+    rows = [[name, _number(1e3 * t), f"{t / plain:.1f}"] for name, t in times.items()]
+    return (
+        f"Milliseconds of {SETTING}; the objective costs next to nothing. Measured when this page was built, on one "
+        f"thread of {machine()['cpu']}: good to a factor, not to a digit.\n\n"
+        + _table(["", "ms", "T-REINFORCE+ = 1"], rows)
+    )
+
+
+def time_sentence(page: str, times: dict[str, float]) -> str:
+    plain = times["T-REINFORCE+"]
+    found = [f"{_number(1e3 * times[name])} ms ({times[name] / plain:.1f})" for name in ESTIMATORS[page]]
+    which = f" for {'; '.join(ESTIMATORS[page])}" if len(found) > 1 else ""
+    return (
+        f"Measured when this page was built, on one thread of {machine()['cpu']}: {SETTING} took {', '.join(found)}"
+        f"{which}; in brackets, in times of T-REINFORCE+.\n"
+    )
