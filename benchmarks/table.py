@@ -1,4 +1,4 @@
-"""Writes the tables of the README from recorded runs: python benchmarks/table.py"""
+"""Tables of recorded runs, for the site and the README: python benchmarks/table.py writes the README's anew."""
 
 import json
 import re
@@ -153,18 +153,23 @@ def _ratio(record: dict | None, best: float) -> str:
     return f"**{record['ratio']:.2f}**" if record["ratio"] == best else f"{record['ratio']:.2f}"
 
 
-TABLES = (
-    ("bench", "cpu-2core.json", speed),
-    ("bench-cuda", "cuda-h200.json", cuda),
-    ("variance", "variance.json", variance),
-)
+TABLES = {
+    "bench": ("cpu-2core.json", speed),
+    "bench-cuda": ("cuda-h200.json", cuda),
+    "variance": ("variance.json", variance),
+}
+
+
+def table(name: str) -> str:
+    file, write = TABLES[name]
+    return write(json.loads((RESULTS / file).read_text()))
 
 
 def with_tables(readme: str) -> str:
-    for mark, file, table in TABLES:
-        text = table(json.loads((RESULTS / file).read_text()))
-        marks = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)", re.DOTALL)
-        readme = marks.sub(lambda m, text=text: m[1] + text + m[2], readme)
+    """The page with the recorded tables between its marks, <!-- NAME --> and <!-- /NAME -->."""
+    for name in TABLES:
+        marks = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        readme = marks.sub(lambda m, name=name: m[1] + table(name) + m[2], readme)
     return readme
 
 

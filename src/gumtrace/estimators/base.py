@@ -38,6 +38,7 @@ class Estimator(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:
+        """The loss, (*batch,): what calling the estimator does."""
         if torch.is_grad_enabled():
             return self.estimate(dist, objective, context, generator)
         return self.evaluate(dist, objective, self.values(dist, generator)).mean(0)

@@ -1,0 +1,68 @@
+"""Tables of recorded runs: no number on the site is typed by hand.
+
+```{recorded} NAME
+```
+
+is the table NAME of benchmarks/table.py, or that of an experiment in docs/experiments.md.
+
+{measured}`estimator | structure | objective` is one number of benchmarks/results/variance.json.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import table as benchmarks  # benchmarks/table.py
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective, SphinxRole
+
+ROOT = Path(__file__).parents[2]
+
+
+def table(name: str) -> str:
+    """The Markdown of a recorded table."""
+    if name in benchmarks.TABLES:
+        return benchmarks.table(name)
+    page = (ROOT / "docs" / "experiments.md").read_text()
+    found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", page, re.DOTALL)
+    if found is None:
+        raise ValueError(
+            f"no table {name!r}: there are {', '.join(benchmarks.TABLES)}, and those of docs/experiments.md"
+        )
+    return found[1]
+
+
+class Recorded(SphinxDirective):
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        for file in (Path(benchmarks.__file__), ROOT / "docs" / "experiments.md"):
+            self.env.note_dependency(str(file))
+        try:
+            lines = StringList(table(self.arguments[0]).splitlines(), source=self.get_source_info()[0])
+        except ValueError as problem:
+            raise self.error(str(problem)) from None
+        holder = nodes.container()
+        self.state.nested_parse(lines, self.content_offset, holder)
+        return holder.children
+
+
+class Measured(SphinxRole):
+    """A standard deviation relative to T-REINFORCE+'s."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        want = [part.strip() for part in self.text.split("|")]
+        records = json.loads((benchmarks.RESULTS / "variance.json").read_text())["records"]
+        found = [r for r in records if [r["estimator"], r["structure"], r["objective"]] == want]
+        if len(found) != 1:
+            message = self.inliner.reporter.error(f"variance.json has no record {want}", line=self.lineno)
+            return [], [message]
+        return [nodes.Text(f"{found[0]['ratio']:.2f}")], []
+
+
+def setup(app: Sphinx) -> dict:
+    app.add_directive("recorded", Recorded)
+    app.add_role("measured", Measured())
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
