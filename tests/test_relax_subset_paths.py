@@ -8,6 +8,8 @@ from common import seeded
 from softsubsets import check_membership, randn, two_derivatives
 from torch.autograd import gradcheck, gradgradcheck
 
+import gumtrace as gt
+from gumtrace import relaxations
 from gumtrace.kernels.cpu import marginals as kernels
 from gumtrace.kernels.cpu import shift
 from gumtrace.relaxations import expfamily, subset
@@ -94,6 +96,16 @@ def test_large_batch():
         (grad,) = torch.autograd.grad(x.square().sum(), u)
         assert grad.sum(-1).abs().max() < 1e-4
         torch.testing.assert_close(relax_subset(u[700:703], 10, kind), x[700:703])
+
+
+@pytest.mark.parametrize("k", [3, torch.tensor([1, 2])])
+def test_a_number_is_passed_on_as_one(k, monkeypatch):
+    """To look at a tensor is to wait for its device."""
+    passed = []
+    monkeypatch.setattr(relaxations, "relax_subset", lambda u, k, kind: passed.append(k) or u)
+    d = gt.Subset(randn(2, 5), k)
+    gt.relax(d, d.perturb(), 1.0)
+    assert type(passed[0]) is type(k)
 
 
 @ALL

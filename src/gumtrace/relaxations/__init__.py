@@ -99,7 +99,8 @@ def _checked_kind(dist: Structure, kind: str | None) -> str:
 
 
 _MAPS: dict[type, Callable[..., Tensor]] = {
-    Subset: lambda dist, scores, kind: relax_subset(scores, dist.k, kind),
+    # An int where it was one: to look at a tensor is to wait for its device.
+    Subset: lambda dist, scores, kind: relax_subset(scores, dist.k if dist._number is None else dist._number, kind),
     Permutation: lambda dist, scores, kind: permutation_matrix(scores),
     Matching: lambda dist, scores, kind: sinkhorn(scores),
     SpanningTree: lambda dist, scores, kind: spanning_tree_marginals(scores, dist._lengths),
