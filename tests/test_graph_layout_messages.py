@@ -184,6 +184,40 @@ def test_the_decoder_is_that_of_torch(structures, half):
     assert all(e < (GRADIENT if half else EXACT) for e in found[2:])
 
 
+@pytest.mark.parametrize(("structures", "kept"), [(trees, messages.KEPT), (soft, messages.KEPT), (trees, 0)])
+def test_steps_of_a_loop(structures, kept, monkeypatch):
+    """Gradients to the weights are made once for all steps, where there is room for that: for all that a backward pass
+    reaches, which may be fewer than were announced, and whatever was asked for before."""
+    monkeypatch.setattr(messages, "KEPT", kept)
+    products, mm = [], torch.mm
+    monkeypatch.setattr(torch, "mm", lambda *given, **out: products.append(1) or mm(*given, **out))
+    structure, hard, runs = structures(5, 3, 1), structures is trees, []
+    for dtype in (torch.float32, torch.float64):
+        made, first = decoder(5, 16, dtype), frames((5, 16, 3, 1, 1), dtype)
+        graph = structure.detach().to(dtype).requires_grad_(structure.requires_grad)
+        wiring, x, out = made._prepare(graph, hard, steps=4), first, []
+        for _ in range(3):
+            x = made._step(x, wiring).squeeze(1)
+            out.append(x)
+        leaves = [first, *made.parameters(), *[graph] * graph.requires_grad]
+        found = [*torch.autograd.grad(x.square().sum(), first, retain_graph=True)]
+        for reached in (2, 3):
+            products.clear()
+            found += torch.autograd.grad(out[reached - 1].square().sum(), leaves, retain_graph=True)
+            assert len(products) == (0 if dtype == torch.float64 else 2 if kept else 2 * reached)
+        runs.append(found)
+    assert all(e < EXACT for e in errors(*runs))
+
+
+def test_frozen_weights_keep_nothing():
+    made, structure = decoder(4, 16).requires_grad_(False), soft(4, 2)
+    first = torch.rand(2, 4, 2, generator=seeded(1)).to(DEVICE)
+    loss = made.unroll(first, structure, 3, hard=False).square().sum()
+    plain = made.unroll(first, structure, 3, hard=False, twice=True).square().sum()
+    grads = [torch.autograd.grad(x, structure)[0] for x in (loss, plain)]
+    assert error(*grads) < EXACT
+
+
 def test_trees_may_go_as_soft_structures():
     """Samples share their messages then."""
     n, hidden, items, count, samples = size = SIZES["both"]
@@ -252,6 +286,10 @@ def test_a_second_derivative_is_refused(structures):
     (grad,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match="twice=True"):
         grad.sum().backward()
+    second = messages.Repeated(made._prepare(structure, hard=structures is trees).second, 1)
+    out = second(torch.rand(1, 4, 1, 2, 2, 16, device=DEVICE, requires_grad=True))
+    with pytest.raises(NotImplementedError, match="twice=True"):
+        out.sum().backward(create_graph=True)
 
 
 def test_twice_is_the_way_of_torch():

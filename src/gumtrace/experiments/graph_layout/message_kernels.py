@@ -16,6 +16,7 @@ make, and a product with a 0/1 matrix sums them: in a fixed order and never atom
     out, grad   (items, samples, N, frames, H), the sums at the receivers
     at_pairs    (pairs, H), the first layer at the pairs
     grad_pairs  (pairs, H), the gradient to the second layer before its relu
+    between     rows of both from the first pair of type 0 to the first of type 1: other steps may have theirs there
 """
 
 import triton
@@ -164,6 +165,7 @@ def backward_second(
     at_pairs,
     grad_pairs,
     grad_bias,
+    between,
     scenes,
     samples,
     frames,
@@ -188,7 +190,7 @@ def backward_second(
     grad += _first_row(scene, frames, frames, N) * H
     g = tl.load(grad + (_row(scene, whose, receiver, frames, frames, N)[:, None] * H + column))
     g = tl.where(live[:, None] & (z > 0), g.to(tl.float32), 0.0)
-    pair = type * scenes * ((N - 1) * (N - 2)) + start
+    pair = type * between + start
     _leave(at_pairs, grad_pairs, grad_bias, base, sent, received, g, live, pair, tile, type, column, H, ROWS)
 
 
@@ -199,6 +201,7 @@ def backward_first(
     order,
     at_pairs,
     grad_halves,
+    between,
     scenes,
     frames,
     N: tl.constexpr,
@@ -215,7 +218,7 @@ def backward_first(
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     type = tl.program_id(2)
     count = _count(type, N, SOFT)
-    first = (type * scenes * _count(0, N, SOFT) + scene * count).to(tl.int64) * H
+    first = (type * between + scene * count).to(tl.int64) * H
     turned += type * H * H
     as_sender, as_receiver = tl.zeros((NODES, COLUMNS), tl.float32), tl.zeros((NODES, COLUMNS), tl.float32)
     for start in range(0, count * SCENES, ROWS):

@@ -15,6 +15,7 @@ WIDEST = 512
 SUMS = 64  # that a program makes of soft structures: of several receivers, in several samples
 TOGETHER = 8  # samples at most; where there are more, the messages are made once more
 SHARED = 120 * 1024  # bytes of shared memory that a program may take
+KEPT = 1 << 30  # bytes at the pairs of all steps, for their one gradient to the second layer
 # Tiles of pairs, blocks of outputs and of inputs: for TF32 and half precision, and for float32. Larger ones do not fit
 # into the registers.
 ROUGH: dict[str, Any] = {"ROWS": 128, "COLUMNS": 128, "DEPTH": 32, "PRECISION": "tf32", "num_warps": 8, "num_stages": 3}
@@ -22,6 +23,7 @@ EXACT: dict[str, Any] = {"ROWS": 64, "COLUMNS": 32, "DEPTH": 16, "PRECISION": "i
 # What soft structures change of the former: with several samples, and for gradients to the nodes.
 SEVERAL: dict[str, Any] = {"ROWS": 64}
 TO_NODES: dict[str, Any] = {"ROWS": 64, "num_warps": 4}
+ONCE = "the kernels for messages have no second derivatives; decode with hard=False, twice=True"
 _HAS_TRITON = find_spec("triton") is not None
 
 
@@ -33,6 +35,9 @@ class Second(NamedTuple):
     used: Tensor  # the weights in the dtype of the products,
     turned: Tensor  # and transposed
     wiring: Tensor  # (I, K, n(n-1)): int32 the pairs of each tree, edges first; float32 how much each pair is an edge
+
+    def __call__(self, halves: Tensor) -> Tensor:
+        return sum_messages(halves, *self)
 
 
 def serves(structure: Tensor, hidden: int) -> bool:
@@ -85,40 +90,75 @@ def _grad(
     grad: Tensor, halves: Tensor, bias: Tensor, used: Tensor, turned: Tensor, wiring: Tensor, to_wiring: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """To the halves, the weight, the bias and, if so wanted, the wiring; else nothing is at its place."""
+    made = _Pairs(halves, used, wiring)
+    to_halves, grad_wiring = _go_back(made, 0, grad, halves, bias, used, turned, wiring, to_wiring)
+    return to_halves, *made.to_second(), grad_wiring
+
+
+class _Pairs:
+    """What the backward passes of some steps leave at the pairs: those of type 0 in all steps, then those of type 1."""
+
+    def __init__(self, halves: Tensor, used: Tensor, wiring: Tensor, steps: int = 1):
+        n, hidden = halves.shape[1], halves.shape[-1]
+        scenes, soft = _scenes(halves, wiring), wiring.is_floating_point()
+        options = _soft_options(halves, used, wiring.shape[1]) if soft else _options(halves, used)
+        rows = options["EACH"] * (n - 1) if soft else options["ROWS"]
+        self.counts = [scenes * wiring.shape[2]] * 2 if soft else [scenes * (n - 1) * k for k in (n - 2, 2)]
+        self.tiles = sum(-(-count // rows) for count in self.counts)
+        self.steps, self.options = steps, options
+        self.inputs, self.grads = torch.empty(2, steps * sum(self.counts), hidden, dtype=used.dtype, device=used.device)
+        self.grad_bias = torch.empty(steps, self.tiles, 2, hidden, device=used.device)
+
+    def of(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        start = step * self.counts[0]
+        return self.inputs[start:], self.grads[start:], self.grad_bias[step]
+
+    def between(self, step: int) -> int:
+        """How many rows lie between the first pairs of either type."""
+        return (self.steps - step) * self.counts[0] + step * self.counts[1]
+
+    def to_second(self, steps: int = 1) -> tuple[Tensor, Tensor]:
+        """Gradients to the weight and the bias, of the first few steps."""
+        weight = self.inputs.new_empty(2, *self.inputs.shape[1:] * 2)
+        for to, count, start in zip(weight, self.counts, (0, self.steps * self.counts[0]), strict=True):
+            here = slice(start, start + steps * count)
+            torch.mm(self.grads[here].T, self.inputs[here], out=to)
+        return weight.float(), self.grad_bias[:steps].sum((0, 1))
+
+
+def _go_back(
+    made: _Pairs,
+    step: int,
+    grad: Tensor,
+    halves: Tensor,
+    bias: Tensor,
+    used: Tensor,
+    turned: Tensor,
+    wiring: Tensor,
+    to_wiring: bool,
+) -> tuple[Tensor, Tensor]:
+    """Through one step: to the halves and the wiring, by way of the pairs."""
     from gumtrace.experiments.graph_layout import message_kernels, soft_kernels
 
-    items, n, frames, _, _, hidden = halves.shape
+    items, _, frames, _, _, hidden = halves.shape
     samples, pairs = wiring.shape[1:]
-    scenes, soft = _scenes(halves, wiring), wiring.is_floating_point()
-    counts = [scenes * pairs] * 2 if soft else [scenes * (n - 1) * (n - 2), scenes * (n - 1) * 2]  # of pairs
-    options = _soft_options(halves, used, samples) if soft else _options(halves, used)
-    columns = hidden // options["COLUMNS"]
-    rows = options["EACH"] * (n - 1) if soft else options["ROWS"]
-    tiles = sum(-(-count // rows) for count in counts)
-    at_pairs, grad_pairs = torch.empty(2, sum(counts), hidden, dtype=used.dtype, device=grad.device)
-    grad_bias = torch.empty(tiles, 2, hidden, device=grad.device)
+    scenes, columns = _scenes(halves, wiring), hidden // made.options["COLUMNS"]
+    at_pairs, grad_pairs, grad_bias = made.of(step)
     grad_wiring = torch.empty(columns, 2, samples, items, frames, pairs if to_wiring else 0, device=grad.device)
-    given, made = (grad.contiguous(), halves, used, bias, wiring), (at_pairs, grad_pairs, grad_bias)
+    tensors = grad.contiguous(), halves, used, bias, wiring, at_pairs, grad_pairs, grad_bias
+    where = made.between(step), scenes, samples, frames
     with torch.cuda.device_of(halves):
-        if soft:
-            made, options = (*made, grad_wiring), {**options, "TO_WIRING": to_wiring}
-            soft_kernels.backward_second[tiles, columns](*given, *made, scenes, samples, frames, **options)
+        if wiring.is_floating_point():
+            options = {**made.options, "TO_WIRING": to_wiring}
+            soft_kernels.backward_second[made.tiles, columns](*tensors, grad_wiring, *where, **options)
         else:
-            message_kernels.backward_second[tiles, columns](*given, *made, scenes, samples, frames, **options)
-    grad_weight = torch.empty_like(used)
-    for to, g, h in zip(grad_weight, grad_pairs.split(counts), at_pairs.split(counts), strict=True):
-        torch.mm(g.T, h, out=to)
-    grad_wiring = grad_wiring.sum((0, 1, 4)).transpose(0, 1).contiguous()
-    return (
-        _to_nodes(grad_pairs, at_pairs, halves, used, turned, wiring),
-        grad_weight.float(),
-        grad_bias.sum(0),
-        grad_wiring,
-    )
+            message_kernels.backward_second[made.tiles, columns](*tensors, *where, **made.options)
+    to_halves = _to_nodes(grad_pairs, at_pairs, made.between(step), halves, used, turned, wiring)
+    return to_halves, grad_wiring.sum((0, 1, 4)).transpose(0, 1).contiguous()
 
 
 def _to_nodes(
-    grad_pairs: Tensor, at_pairs: Tensor, halves: Tensor, used: Tensor, turned: Tensor, wiring: Tensor
+    grad_pairs: Tensor, at_pairs: Tensor, between: int, halves: Tensor, used: Tensor, turned: Tensor, wiring: Tensor
 ) -> Tensor:
     """The gradient from the pairs on to the halves."""
     from gumtrace.experiments.graph_layout.message_kernels import NODES, backward_first
@@ -133,7 +173,7 @@ def _to_nodes(
     options |= {"SOFT": soft, "SCENES": each}
     grid = -(-scenes // each), hidden // options["COLUMNS"], 2
     with torch.cuda.device_of(halves):
-        backward_first[grid](grad_pairs, turned, wiring, at_pairs, grad_halves, scenes, frames, **options)
+        backward_first[grid](grad_pairs, turned, wiring, at_pairs, grad_halves, between, scenes, frames, **options)
     return grad_halves.sum(1) if grad_halves.shape[1] > 1 else grad_halves[:, 0]
 
 
@@ -191,8 +231,76 @@ def _backward(ctx, grad):
 
 
 def _backward_twice(ctx, *grads):
-    raise NotImplementedError("the kernels for messages have no second derivatives; decode with hard=False, twice=True")
+    raise NotImplementedError(ONCE)
 
 
 sum_messages.register_autograd(_backward, setup_context=_keep)
 _grad.register_autograd(_backward_twice)
+
+
+# --- in several steps ---
+
+
+def repeated(second: Second, steps: int) -> "Second | Repeated":
+    """For a loop of so many steps, unless they would take too much memory at once."""
+    pairs = second.wiring.numel() * (2 if second.wiring.is_floating_point() else 1)
+    kept = 2 * steps * pairs * second.used.shape[-1] * second.used.element_size()
+    return Repeated(second, steps) if kept <= KEPT else second
+
+
+class Repeated:
+    """`sum_messages` in `steps` steps at most, of one frame each: gradients to the second layer are made once for all.
+
+    What the backward pass has at the pairs is kept until then, as if all steps were frames of one call.
+    """
+
+    def __init__(self, second: Second, steps: int):
+        self.given = second.bias.detach(), *second[2:]
+        self.tape = _Tape(steps)
+        self.gates = enumerate(_Gate.apply(self.tape, second.weight, second.bias))
+
+    def __call__(self, halves: Tensor) -> Tensor:
+        return _Step.apply(self.tape, *next(self.gates), halves, *self.given)
+
+
+class _Tape:
+    def __init__(self, steps: int):
+        self.steps, self.made = steps, None
+
+
+class _Gate(torch.autograd.Function):
+    """The second layer before it is ever used, as in layers.py. Each step gets a tensor without elements: its gradient
+    says that the step has been there."""
+
+    @staticmethod
+    def forward(ctx, tape, weight, bias):  # type: ignore[override]
+        ctx.set_materialize_grads(False)
+        ctx.tape = tape
+        return tuple(weight.new_empty(0) for _ in range(tape.steps))
+
+    @staticmethod
+    def backward(ctx, *grads):  # type: ignore[override]
+        """A step that a gradient reaches passes it on to those before."""
+        made, ctx.tape.made = ctx.tape.made, None
+        return None, *made.to_second(sum(grad is not None for grad in grads))
+
+
+class _Step(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tape, step, gate, halves, *given):  # type: ignore[override]
+        ctx.tape, ctx.step = tape, step
+        ctx.save_for_backward(halves, *given)
+        bias, used, turned, wiring = given
+        return sum_messages(halves, used, bias, used, turned, wiring)
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[override]
+        if torch.is_grad_enabled():
+            raise NotImplementedError(ONCE)
+        halves, bias, used, turned, wiring = ctx.saved_tensors
+        _, _, to_gate, *_, to_wiring = ctx.needs_input_grad
+        if to_gate and ctx.tape.made is None:
+            ctx.tape.made = _Pairs(halves, used, wiring, ctx.tape.steps)
+        made, step = (ctx.tape.made, ctx.step) if to_gate else (_Pairs(halves, used, wiring), 0)
+        to_halves, grad_wiring = _go_back(made, step, grad, halves, bias, used, turned, wiring, to_wiring)
+        return None, None, halves.new_empty(0), to_halves, None, None, None, grad_wiring if to_wiring else None

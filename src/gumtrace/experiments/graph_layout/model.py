@@ -6,6 +6,7 @@ made of matrix products. Pairs are ordered, i != j, and sorted by receiver. Unde
 precision, and what reads coordinates or writes results does not. CUDA devices have another way: messages.py.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gumtrace.experiments.graph_layout import messages as fused
+from gumtrace.experiments.graph_layout.layers import Layer, Repeated
 
 
 class Encoder(nn.Module):
@@ -64,7 +66,8 @@ class Decoder(nn.Module):
     the two messages of a pair. Then the messages do not depend on the structure, and samples with the same positions
     share them: from three samples on that is less work, for trees as well.
 
-    `twice` says that what comes out will be differentiated twice, for which our own kernels have no code.
+    `twice` says that what comes out will be differentiated twice, for which our own kernels and repeated layers have no
+    code.
 
     >>> positions, structure = torch.randn(2, 9, 3, 2), torch.rand(4, 2, 3, 3)
     >>> decoder = Decoder(nodes=3, hidden=8)
@@ -79,7 +82,7 @@ class Decoder(nn.Module):
 
     def __init__(self, nodes: int = 10, hidden: int = 256):
         super().__init__()
-        self.nodes = nodes
+        self.nodes, self.compiled = nodes, False
         self.message1 = nn.ModuleList(nn.Linear(4, hidden) for _ in range(2))  # of type 0, no edge, and type 1
         self.message2 = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(2))
         self.out1 = nn.Linear(2 + hidden, hidden)
@@ -102,30 +105,48 @@ class Decoder(nn.Module):
         """Frames (*S, *B, steps, n, 2) that follow the first, (*B, n, 2), for structures (*S, *B, n, n)."""
         n = self.nodes
         x = first.expand(*structure.shape[:-1], 2).reshape(-1, n, 1, 2)  # (I, n, 1, 2): each sample goes its own way
-        wiring = self._prepare(structure.reshape(-1, 1, n, n).to(x.dtype), hard, twice)
+        once = not (twice or self.compiled or torch.compiler.is_compiling())
+        wiring = self._prepare(structure.reshape(-1, 1, n, n).to(x.dtype), hard, twice, steps if once else None)
         frames = []
         for _ in range(steps):
             x = self._step(x, wiring).squeeze(1)
-            frames.append(x)
-        return torch.cat(frames, 2).transpose(1, 2).reshape(*structure.shape[:-2], steps, n, 2)
+            frames.append(x.squeeze(2))
+        return torch.stack(frames, 1).view(*structure.shape[:-2], steps, n, 2)
 
     def compile(self, *args, **kwargs) -> None:
         """The step alone: the rest is little work, and sorting is slow to compile."""
-        self._step = torch.compile(self._step, *args, **kwargs)
+        self._step, self.compiled = torch.compile(self._step, *args, **kwargs), True
 
-    def _prepare(self, structure: Tensor, hard: bool, twice: bool = False) -> "_Wiring | _Fused":
-        """All that does not change from step to step, for structures (I, K, n, n)."""
+    def _prepare(
+        self, structure: Tensor, hard: bool, twice: bool = False, steps: int | None = None
+    ) -> "_Wiring | _Fused":
+        """All that does not change from step to step, for structures (I, K, n, n). If there are to be so many `steps`,
+        weights get their gradients from all of them at once."""
         present = _off_diagonal(structure.mT)  # (I, K, n(n-1)), sorted by receiver
-        first = [_at_nodes(layer.weight, layer.bias) for layer in self.message1]  # type: ignore[arg-type]
-        weight, bias = (torch.cat(x) for x in zip(*first, strict=True))
+        layers = self._layers()
+        if steps is not None:
+            layers = [Repeated(layer, steps, structure[..., 0].numel()) for layer in layers]
         second = torch.stack([layer.weight for layer in self.message2])  # type: ignore[arg-type]
         second_bias = torch.stack([layer.bias for layer in self.message2])  # type: ignore[arg-type]
         order = present.argsort(dim=-1, descending=True, stable=True) if hard else None  # edges first
         if not twice and fused.serves(structure, hidden=second.shape[-1]):
             wiring = present if order is None else order.to(torch.int32)
-            return _Fused(weight, bias, fused.prepare(second, second_bias, wiring))
+            sums = fused.prepare(second, second_bias, wiring)
+            return _Fused(_Layers(*layers), sums if steps is None else fused.repeated(sums, steps))
         pairs = self._all_pairs(present) if order is None else self._sorted_pairs(order)
-        return _Wiring(weight, bias, second.mT, second_bias[:, None], *pairs)
+        return _Wiring(_Layers(*layers), second.mT, second_bias[:, None], *pairs)
+
+    def _layers(self) -> Sequence[Layer]:
+        first = [_at_nodes(layer.weight, layer.bias) for layer in self.message1]  # type: ignore[arg-type]
+        weight, bias = (torch.cat(x) for x in zip(*first, strict=True))
+        own, received = self.out1.weight.split([2, self.out2.in_features], 1)
+        dtype = fused.product_dtype(received)
+        return [
+            Layer(bias, (weight,)),
+            Layer(self.out1.bias, (own, received.to(dtype))),
+            Layer(self.out2.bias.to(dtype), (self.out2.weight.to(dtype),)),
+            Layer(self.out3.bias, (self.out3.weight,)),
+        ]
 
     def _sorted_pairs(self, order: Tensor) -> tuple[Tensor, Tensor]:
         """Of each type its own. A tree has n - 1 edges, so that shapes are known without a look at it.
@@ -150,13 +171,10 @@ class Decoder(nn.Module):
         """(I, n, F, 2) to (I, K, n, F, 2)."""
         items, n, frames, _ = x.shape
         messages = _messages(x, wiring).reshape(items, -1, n, frames, self.out2.in_features)
-        own, received = self.out1.weight.split([2, messages.shape[-1]], 1)
-        with torch.autocast(x.device.type, enabled=False):
-            seen = F.linear(x, own, self.out1.bias)[:, None]  # (I, 1, n, F, hidden)
-        hidden = (seen + F.linear(messages, received)).relu_()
-        hidden = torch.relu(self.out2(hidden))  # in place, on a view, it would be copied in the backward pass
-        with torch.autocast(x.device.type, enabled=False):
-            return x[:, None] + self.out3(hidden.to(x.dtype))
+        # In place, on a view, the backward pass would copy.
+        hidden = torch.relu(wiring.layers.out1(x[:, None], messages))
+        hidden = torch.relu(wiring.layers.out2(hidden))
+        return x[:, None] + wiring.layers.out3(hidden)
 
 
 class _MLP(nn.Module):
@@ -173,11 +191,19 @@ class _MLP(nn.Module):
         return self.norm(x.flatten(0, 1)).view_as(x)
 
 
+class _Layers(NamedTuple):
+    """Those at the nodes."""
+
+    first: Layer | Repeated  # of messages, to 4 hidden: both halves of type 0, both of type 1
+    out1: Layer | Repeated  # of nodes and the messages they receive
+    out2: Layer | Repeated
+    out3: Layer | Repeated
+
+
 class _Wiring(NamedTuple):
     """What a step needs of both types of pairs: of those that are no edges, and of edges."""
 
-    weight: Tensor  # (4 hidden, 2), the first layer at the nodes: both halves of type 0, both of type 1
-    bias: Tensor  # (4 hidden,)
+    layers: _Layers
     second_weight: Tensor  # (2, hidden, hidden)
     second_bias: Tensor  # (2, 1, hidden)
     ends: Tensor  # (pairs, 2n), or (2, I, K pairs, 2n) where samples have their own
@@ -187,19 +213,17 @@ class _Wiring(NamedTuple):
 class _Fused(NamedTuple):
     """The same for kernels of our own."""
 
-    weight: Tensor
-    bias: Tensor
-    second: fused.Second
+    layers: _Layers
+    second: fused.Second | fused.Repeated
 
 
 def _messages(x: Tensor, wiring: _Wiring | _Fused) -> Tensor:
     """Those that nodes (I, n, F, 2) receive, summed: (I, K, n, F, hidden), with some of these dimensions flattened."""
     items, n, frames, _ = x.shape
-    with torch.autocast(x.device.type, enabled=False):
-        halves = F.linear(x, wiring.weight, wiring.bias).view(items, n, frames, 2, 2, -1)
-        if isinstance(wiring, _Fused):
-            return fused.sum_messages(halves, *wiring.second)
-        halves = halves.permute(3, 0, 1, 4, 2, 5).reshape(2, items, 2 * n, -1)  # (2, I, 2n, F hidden)
+    halves = wiring.layers.first(x).view(items, n, frames, 2, 2, -1)
+    if isinstance(wiring, _Fused):
+        return wiring.second(halves)
+    halves = halves.permute(3, 0, 1, 4, 2, 5).reshape(2, items, 2 * n, -1)  # (2, I, 2n, F hidden)
     hidden = wiring.second_weight.shape[-1]
     at_pairs = torch.relu(wiring.ends @ halves)  # (2, I, pairs or K pairs, F hidden)
     messages = torch.baddbmm(wiring.second_bias, at_pairs.view(2, -1, hidden), wiring.second_weight).relu_()

@@ -83,6 +83,7 @@ def backward_second(
     grad_pairs,
     grad_bias,
     grad_wiring,
+    between,
     scenes,
     samples,
     frames,
@@ -121,5 +122,5 @@ def backward_second(
             tl.store(grad_wiring + sample.to(tl.int64) * count + tl.arange(0, ROWS)[None, :], to_weights, mask=chosen)
     live = live & (tl.arange(0, ROWS) < EACH * (N - 1))
     g = tl.where(live[:, None] & (z > 0), g, 0.0)
-    pair = type * count + start
+    pair = type * between + start
     _leave(at_pairs, grad_pairs, grad_bias, base, sent, received, g, live, pair, tile, type, column, H, ROWS)
