@@ -14,7 +14,7 @@ import torch
 from gumtrace.experiments import evaluate, find, train
 from gumtrace.experiments import folder as folders
 from gumtrace.experiments.config import ESTIMATORS, Config
-from gumtrace.experiments.folder import RunFolderError, read_metrics
+from gumtrace.experiments.folder import RunFolderError, read_json, read_metrics
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 GraphLayout = find("graph-layout")
@@ -114,12 +114,13 @@ def test_settings_change_a_run_that_goes_on_exactly(settings, run):
     assert cut_off(run, config) == [whole]
 
 
-def test_the_best_start_goes_on(run, monkeypatch):
+def test_the_best_start_goes_on(run, tmp_path, monkeypatch):
     config = TINY.replace(starts=4, start_iterations=4, seed=2)
     (rows,) = run("a", config)
     (found,) = [row for row in rows if row["split"] == "starts"]
     scores = [found[f"start {i}"] for i in range(4)]
     assert (found["iteration"], len(set(scores))) == (4, 4)
+    assert read_json(tmp_path / "a" / "seed-2" / "result.json")["starts"] == scores
     (plain,) = run("plain", config.replace(starts=1))
     valid = {row["iteration"]: row["elbo"] for row in plain if row["split"] == "valid"}
     assert scores[0] == valid[4]

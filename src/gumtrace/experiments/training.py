@@ -126,5 +126,8 @@ def finish(run: Run) -> dict[str, Any]:
         "seconds": run.seconds,  # of the whole process, if there are other runs beside this one
         "gradient_std": {row["moment"]: row["std"] for row in rows if row["split"] == "gradient"},
     }
+    for row in rows:
+        if row["split"] == "starts":
+            result["starts"] = [row[f"start {number}"] for number in range(run.config.starts)]
     run.folder.write(RESULT, result)
     return result
