@@ -1,5 +1,6 @@
 """The site: sphinx-build docs docs/_build/html, or `make docs`."""
 
+import logging
 import sys
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,10 @@ nb_execution_timeout = 180
 nb_execution_show_tb = True
 nb_merge_streams = True
 # A printed line may come in two messages. nbclient joins them as they are, myst-nb with a new line between.
-executors.executenb = partial(executors.executenb, coalesce_streams=True)  # type: ignore[assignment]
+# And nobody need be told that a page is executed, nor that its kernel talks to this machine without encryption.
+logging.getLogger("traitlets").setLevel(logging.WARNING)
+QUIETLY = {"coalesce_streams": True, "extra_arguments": ["--log-level=ERROR"]}
+executors.executenb = partial(executors.executenb, **QUIETLY)  # type: ignore[assignment]
 nb_render_markdown_format = "myst"
 bibtex_bibfiles = ["references.bib"]
 bibtex_default_style = "unsrt"

@@ -24,7 +24,7 @@ from gumtrace import plotting
 from gumtrace.cli.demo import examples
 from gumtrace.diagnostics import exact_gradient, gradient_statistics
 from gumtrace.plotting.style import ACCENT, CHOSEN, FAINT, INK, SOFT
-from gumtrace.toy import problem
+from gumtrace.toy import Curve, applicable, optimise, problem
 
 HERE = Path(__file__).parent
 STYLE = {"svg.hashsalt": "gumtrace", "axes.edgecolor": SOFT, "xtick.color": SOFT, "ytick.color": SOFT}
@@ -44,6 +44,7 @@ def draw(out: Path) -> None:
         _save(gallery(), out / "structures.svg")
         _save(variance(), out / "variance.svg")
         _save(temperature(), out / "temperature.svg")
+        plotting.optimisation(whole_runs(), out / "toy.svg")
 
 
 def _save(figure: Figure, path: Path) -> None:
@@ -143,6 +144,12 @@ def temperature() -> Figure:
         ax.spines[["top", "right"]].set_visible(False)
     figure.legend(*right.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=9)
     return figure
+
+
+def whole_runs() -> list[Curve]:
+    """What `gumtrace toy tree` draws, with one seed."""
+    p = problem("tree")
+    return [optimise(p, name, build) for name, build in applicable(p, 8).items()]
 
 
 if __name__ == "__main__":

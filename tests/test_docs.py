@@ -113,13 +113,36 @@ def test_files_that_are_named_exist(page):
 def test_the_lists_of_contributing_match_the_code():
     """`name` and `other` in `file`: the file has them."""
     text = " ".join((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
-    claims = re.findall(r"((?:`\w+`(?:, | and ))*`\w+`) (?:in|of) `([\w./]+\.py)`", text)
-    assert len(claims) >= 10
+    claims = re.findall(r"((?:`\w+`(?:, | and ))*`\w+`) (?:in|of) `([\w./]+\.(?:py|js))`", text)
+    assert len(claims) >= 15
     for names, file in claims:
-        path = ROOT / file if file.startswith(("src/", "tests/")) else ROOT / "src/gumtrace/kernels" / file
+        path = ROOT / file if file.startswith(("src/", "tests/", "docs/")) else ROOT / "src/gumtrace/kernels" / file
         source = path.read_text(encoding="utf-8")
         for name in re.findall(r"`(\w+)`", names):
-            assert re.search(rf"^(def |class )?{name}\b", source, re.MULTILINE), f"{file} has no {name}"
+            assert re.search(rf"^(def |class |const )?{name}\b", source, re.MULTILINE), f"{file} has no {name}"
+
+
+def test_contributing_names_every_layer():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`gumtrace\.(\w+)`", text.partition("## House rules")[0]))
+    modules = {path.stem for path in (ROOT / "src" / "gumtrace").iterdir() if path.suffix in ("", ".py")}
+    assert modules - named <= {"__init__", "__pycache__", "extras"}
+
+
+@pytest.mark.parametrize(
+    ("formula", "shown"),
+    [
+        (r"\log P(T)", r"\log\, P(T)"),
+        (r"O(d \log k)", r"O(d \, \log\, k)"),
+        (r"-\log \lambda_k", r"-\log\, \lambda_k"),
+        (r"\log\, n", r"\log\, n"),
+        (r"\min(r, c) \log \Bigl( x", r"\min(r, c) \, \log \Bigl( x"),
+        (r"\max_{x} f", r"\max_{x} f"),
+    ],
+)
+def test_names_of_functions_stand_apart(formula, shown):
+    pytest.importorskip("sphinx")
+    assert load(DOCS / "_ext" / "mathml.py").spaced(formula) == shown
 
 
 CHECK = load(DOCS / "check.py")

@@ -148,5 +148,5 @@ def test_errors(monkeypatch, tmp_path):
         plotting.structure(traces, ax=_axes())
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for draw in (lambda: plotting.structure(traces[0]), lambda: plotting.gallery({"a": traces[0]}, tmp_path / "a.png")):
-        with pytest.raises(ImportError, match=r"pip install gumtrace\[plot\]"):
+        with pytest.raises(ImportError, match=r'pip install matplotlib, or "\.\[plot\]"'):
             draw()

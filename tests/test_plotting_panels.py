@@ -174,5 +174,5 @@ def test_errors(monkeypatch):
     with pytest.raises(ValueError, match="index them first"):
         plotting.steps(dist, dist.sample_trace((2,)), figure=Figure())
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"pip install gumtrace\[plot\]"):
+    with pytest.raises(ImportError, match=r'pip install matplotlib, or "\.\[plot\]"'):
         plotting.steps(dist, dist.sample_trace())

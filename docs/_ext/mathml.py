@@ -1,5 +1,7 @@
 """Formulas as MathML, which browsers draw themselves: the site needs no script and nothing from the network."""
 
+import re
+
 from docutils import nodes
 from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
@@ -9,10 +11,23 @@ from sphinx.writers.html5 import HTML5Translator
 
 logger = logging.getLogger(__name__)
 SPELLINGS = {r"\dots": r"\ldots"}  # commands of LaTeX that docutils knows by another name
+FUNCTION = r"\\(?:log|exp|min|max|arg)(?![A-Za-z])"
+BEFORE = re.compile(rf"(?<=[\w)}}\]])\s*(?={FUNCTION})")
+NOT_BEFORE = r"left|big|Big|[,;:!]"  # brackets, and spaces that are there
+AFTER = re.compile(rf"({FUNCTION})\s*(?=[A-Za-z0-9]|\\(?!{NOT_BEFORE}))")
+
+
+def spaced(formula: str) -> str:
+    r"""With the thin spaces that LaTeX puts around names of functions, and docutils does not.
+
+    >>> print(spaced(r"a \log P(T) - \log(x)"))
+    a \, \log\, P(T) - \log(x)
+    """
+    return AFTER.sub(r"\1\\, ", BEFORE.sub(r" \\, ", formula))
 
 
 def _markup(node: nodes.Element, block: bool) -> str:
-    formula = node.astext()
+    formula = spaced(node.astext())
     for theirs, ours in SPELLINGS.items():
         formula = formula.replace(theirs, ours)
     try:

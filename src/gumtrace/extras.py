@@ -16,7 +16,7 @@ def require(module: str, extra: str) -> Any:
     >>> require("no_such_package.part", "plot")
     Traceback (most recent call last):
     ...
-    gumtrace.extras.MissingExtra: this needs no_such_package: pip install gumtrace[plot]
+    gumtrace.extras.MissingExtra: this needs no_such_package: pip install no_such_package, or ".[plot]" in a checkout
     """
     package = module.partition(".")[0]
     try:
@@ -24,5 +24,6 @@ def require(module: str, extra: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
-        raise MissingExtra(f"this needs {package}: pip install gumtrace[{extra}]", name=package) from None
+        advice = f'pip install {package}, or ".[{extra}]" in a checkout'
+        raise MissingExtra(f"this needs {package}: {advice}", name=package) from None
     return import_module(module)

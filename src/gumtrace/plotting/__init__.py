@@ -1,5 +1,4 @@
-"""Pictures of structures, of the decisions that made them, and of estimators. Needs matplotlib: pip install
-gumtrace[plot]."""
+"""Pictures of structures, of the decisions that made them, and of estimators. Needs matplotlib, the extra `plot`."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -26,6 +26,10 @@ class Structure(Distribution):
         validate_args: check logits and masks now, results, values and traces later, as torch.distributions does. Checks
             wait for the device: on a GPU nothing does without them, and what would have been an error is an incomplete
             trace or a log-probability of nothing. torch.compile and torch.func need it off: they cannot look at values.
+
+    Methods that draw take a `sample_shape`, () by default: so many independent draws for each item. It comes first in
+    what they return, then the batch shape, then the shape of a value or of the keys: "sample + batch + keys" below.
+    With `generator=` the same draws come again.
     """
 
     has_rsample = False
@@ -230,7 +234,11 @@ class Structure(Distribution):
         return density.flatten(-self._key_dim).sum(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log P(X), exact."""
+        """log P(X) of the structure, sample + batch, exact.
+
+        A NotImplementedError where no sum over its traces is known (`Arborescence`, `Custom`, graphs given by their
+        edges), a ValueError where the sum would take too long (more than 20 edges or rows); both name another way.
+        """
         raise NotImplementedError(
             f"{type(self).__name__}: the probability of a structure sums over all its traces and is intractable here; "
             "use trace_log_prob (T-REINFORCE needs no more), or enumerate_traces for small sizes"

@@ -23,7 +23,8 @@ from gumtrace.traces.trace import Layout, Trace, indicator
 
 
 class Custom(Structure):
-    """A structure of one's own: samples, log-probabilities, E | T and all estimators follow from the algorithm's hooks.
+    """A structure of one's own: samples, log-probabilities of traces and E | T follow from the algorithm's hooks, and
+    with them the estimators that need neither a relaxation nor `log_prob` of the structure.
 
     Args:
         logits: (*B, *event); keys are indices into the flattened event.

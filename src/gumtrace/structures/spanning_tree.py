@@ -65,8 +65,7 @@ class SpanningTree(Structure):
             num_nodes: how many nodes.
             lengths: node counts of ragged items: edges of later nodes do not race.
 
-        The value is 0/1 over the edges, (*B, E). A sample costs O(E) for sorting and O(E log n) for its
-        log-probability.
+        The value is 0/1 over the edges, (*B, E). A sample costs O(E log n), and so does its log-probability.
 
         >>> edges = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 3]])
         >>> SpanningTree.from_edges(torch.tensor([1.0, 2.0, 30.0, 4.0]), edges, num_nodes=4).mode

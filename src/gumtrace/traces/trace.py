@@ -30,6 +30,8 @@ class Seal:
 class Trace:
     """The decisions of runs of an algorithm: integers only, no autograd state. Leading dimensions are sample + batch.
 
+    Distributions make them: `sample_trace`, `trace`, `enumerate_traces`.
+
     A chain (subsets, permutations, matchings, spanning trees) is its winners in order of choice. A binary tree is the
     parent of each node, an arborescence the winner of each supernode and the cycle it was contracted into.
     """
@@ -59,6 +61,7 @@ class Trace:
 
     @property
     def device(self) -> torch.device:
+        """Where its integers are: that of the logits."""
         return self.links.device
 
     def rows(self) -> tuple[Tensor, Tensor]:
@@ -75,9 +78,17 @@ class Trace:
         return same
 
     def to(self, device: torch.device | str) -> "Trace":
+        """The same trace on another device."""
         return replace(self, choices=self.choices.to(device), links=self.links.to(device), seal=None)
 
     def __getitem__(self, index) -> "Trace":
+        """`trace[i]`: some of the sample and batch dimensions, indexed as a tensor's.
+
+        >>> from gumtrace import Subset
+        >>> traces = Subset(torch.zeros(32, 5), k=2).sample_trace((4,))
+        >>> len(traces), traces[0].shape, traces[:, 3].shape, traces[0, 3].value.shape
+        (4, torch.Size([32]), torch.Size([4]), torch.Size([5]))
+        """
         if len(self.shape) == 0:
             raise IndexError("a single trace cannot be indexed: it has neither sample nor batch dimensions")
         index = index if isinstance(index, tuple) else (index,)
@@ -87,6 +98,7 @@ class Trace:
         return replace(self, choices=choices, links=links, seal=None)
 
     def __len__(self) -> int:
+        """`len(trace)`: the size of the first sample or batch dimension."""
         if len(self.shape) == 0:
             raise TypeError("a single trace has no length: it has neither sample nor batch dimensions")
         return self.shape[0]
