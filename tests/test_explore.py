@@ -1,6 +1,7 @@
 """The explorer's answers are the library's, its stories are whole, and what it is asked wrongly it refuses."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -118,6 +119,30 @@ def test_cycles_are_contracted_and_opened(n):
         assert not cycles
         assert chosen == {u * n + v for u in range(n) for v in range(n) if run["value"][u][v]}
     assert (contracted > 0) == (n > 2)
+
+
+@pytest.mark.parametrize("components", range(1, 6))
+def test_forests_stop_with_parts_left(components):
+    """The last decision says why it is the last, and the end names every node."""
+    asked = {"structure": "spanning-tree", "options": {"n": 6, "components": components}}
+    for run in _runs(asked):
+        why = "Nothing is left to join;" if components == 1 else f"{components} parts are left, so it stops;"
+        last = _decisions(run)[-1]
+        if len(last["racing"]) > 1:
+            assert why in last["text"]
+        edges, _, alone = run["frames"][-1]["text"].partition("; ")
+        assert set("ABCDEF") == set(re.findall("[A-F]", run["frames"][-1]["text"]))
+        single = [name for name, row in zip("ABCDEF", run["value"], strict=True) if not any(row)]
+        assert re.findall("[A-F]", alone) == single
+        assert not set(single) & set(edges)
+        ending = {0: "", 1: " stands alone."}.get(len(single), " stand alone.")
+        assert alone.endswith(ending)
+        assert edges.startswith("The tree is " if components == 1 else "The forest is ")
+
+
+def test_one_that_leaves_at_the_end_is_named():
+    for run in _runs({"structure": "spanning-tree", "options": {"n": 3}}):
+        assert re.search(r"Nothing is left to join; [ABC]–[ABC] leaves\.$", _decisions(run)[-1]["text"])
 
 
 @pytest.mark.parametrize("structure", OPENING)

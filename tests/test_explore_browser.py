@@ -37,7 +37,7 @@ def test_stepped_to_the_end_and_back(structure, explored):
     assert drawn(end, structure) == expected.drawn
     assert float(end["trace"]["value"]) == pytest.approx(expected.log_prob)
     if structure in ("arborescence", "independent-set"):
-        assert end["structure"]["value"] is None
+        assert end["structure"] == {"value": None, "text": "not known", "more": "its traces are not summed"}
     else:
         known = expected.dist.log_prob(expected.trace.value).item()
         assert float(end["structure"]["value"]) == pytest.approx(known)
@@ -57,11 +57,56 @@ def test_a_redraw_moves_the_times_and_keeps_the_rest(structure, explored):
     before = explored.look()
     for act, words in ((lambda: explored.press("r"), "once"), (lambda: explored.page.click(".gx-given"), "twice")):
         after = explored.after(act)
-        assert f"drawn again {words}, given the trace" in after["note"]
-        assert after["note"].endswith("the algorithm decided the same every time.")
+        assert f"drawn again {words}, given the trace T." in after["note"]
+        assert after["note"].endswith("the algorithm made the same decisions.")
         assert all(after["times"][key] != before["times"][key] for key in before["times"])
         assert {**after, "times": 0, "note": 0} == {**before, "times": 0, "note": 0}
         before = after
+
+
+def test_other_logits_undo_a_redraw(explored):
+    """They may change the trace that it was given."""
+    explored.press("End")
+
+    def press(words):
+        return lambda: explored.page.get_by_text(words).click()
+
+    for act in (lambda: explored.slider(1).fill("4"), press("As at first"), press("Make all equal")):
+        for _ in range(3):
+            redrawn = explored.after(lambda: explored.press("r"))
+        assert "3 times" in redrawn["note"]
+        changed = explored.after(act)
+        assert changed["note"] == ""
+        expected = explored.expected("subset")
+        assert changed["times"] == pytest.approx(expected.times)
+        assert drawn(changed, "subset") == expected.drawn
+
+
+GHOSTS = """() => [...document.querySelectorAll(".gx-lane[data-key]")].map((lane) => {
+  const [ghost, mark] = [".gx-ghost", ".gx-mark"].map((name) => lane.querySelector(name));
+  return { ghost: ghost.checkVisibility() ? ghost.style.left : null, mark: mark.style.left };
+})"""
+
+
+def test_a_redraw_shows_where_the_times_were(explored):
+    page = explored.page
+    explored.open("arborescence")
+    legend = page.get_by_text("before the redraw")
+    for _ in range(6):  # the race of a cycle, where lanes are moved
+        explored.press("ArrowRight")
+    for _ in range(2):
+        before = page.evaluate(GHOSTS)
+        explored.after(lambda: explored.press("r"))
+        after = page.evaluate(GHOSTS)
+        assert [lane["ghost"] for lane in after] == [lane["mark"] for lane in before]
+        assert all(lane["ghost"] != lane["mark"] for lane in after)
+        assert legend.is_visible()
+    for anew in (lambda: page.click("[data-structure=arborescence]"), lambda: explored.press("n")):
+        explored.after(anew)
+        assert {lane["ghost"] for lane in page.evaluate(GHOSTS)} == {None}
+        assert not legend.is_visible()
+        explored.after(lambda: explored.press("r"))
+        assert legend.is_visible()
 
 
 def test_a_redraw_that_failed_is_told(explored):

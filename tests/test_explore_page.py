@@ -48,6 +48,31 @@ def test_told_to_those_who_do_not_see_it(explored):
     assert first == f"1.8, arrives at {explored.times()['1']:.3g}"
 
 
+def test_e_and_t_are_named_where_they_are_seen(explored):
+    """Not in tooltips: there are none where one touches."""
+    page = explored.page
+    assert page.locator(".gx-draws button").all_inner_texts() == ["New times", "New times, same trace (E | T)"]
+    assert page.locator(".gx-why").is_visible()
+    why = page.locator(".gx-why").inner_text().replace("\u00a0", " ")
+    assert why == (
+        "The noise E: all times of arrival. The trace T: all that was decided. "
+        "Other times would have led to the same decisions; E | T draws some of them."
+    )
+    assert page.locator(".gx-heading").inner_text().split("\n")[2].startswith("time of arrival E")
+    assert page.locator(".gx-trace caption").inner_text() == "The trace T"
+
+
+def test_every_mark_is_in_the_legend(explored):
+    told = explored.page.eval_on_selector_all(".gx-legend [data-state]", "all => all.map((one) => one.dataset.state)")
+    alike = {"drops": "leaves", "dropped": "out"}
+    explored.open("arborescence")  # whose lanes have all states that there are
+    seen = set()
+    for _ in range(int(explored.page.get_attribute(".gx", "data-last"))):
+        explored.press("ArrowRight")
+        seen |= {alike.get(state, state) for state in explored.look()["states"].values()}
+    assert set(told) == seen
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_on_a_phone(scheme, visit, served):
     explored = visit(served.url, viewport=PHONE, has_touch=True, is_mobile=True, color_scheme=scheme)
@@ -89,7 +114,7 @@ def test_what_goes_wrong_is_said(explored, visit):
     page.press("[name=seed]", "Escape")
     page.route("**/api/run", lambda route: route.abort())
     explored.press("n")
-    problem.get_by_text("Is `gumtrace explore` still running?").wait_for()
+    problem.get_by_text("Is the command gumtrace explore still running?").wait_for()
     page.unroute("**/api/run")
     explored.after(lambda: explored.press("n"))
     assert problem.text_content() == ""
@@ -119,7 +144,7 @@ def site(tmp_path_factory):
 
 
 def test_recorded_runs_in_another_page(visit, site):
-    explored = visit(site, path="pages/page.html")
+    explored = visit(site, path="pages/page.html#here")
     page = explored.page
     page.wait_for_selector(".gx[data-ready=matching]")
     assert page.evaluate("getComputedStyle(document.querySelector('.gx')).colorScheme") == "dark"
@@ -141,4 +166,15 @@ def test_recorded_runs_in_another_page(visit, site):
             last = explored.after(lambda: explored.press("n"))
         assert last["times"] == seen["times"]  # after the last comes the first
     assert page.locator(".gx input[type=range]:not(:disabled)").count() == 0
-    assert "Run `gumtrace explore` to drag the logits" in page.inner_text(".gx-hint")
+    assert "Run gumtrace explore to drag the logits" in page.inner_text(".gx-hint")
+    page.wait_for_timeout(400)  # the explorer's own page would have written its address by now
+    assert page.url == f"{site}pages/page.html#here"  # which is the other page's
+
+
+def test_recorded_runs_that_are_not_there(visit, site):
+    explored = visit(site, path="pages/page.html")
+    explored.page.route("**/subset.json", lambda route: route.abort())
+    explored.page.click("[data-structure=subset]")
+    explored.page.get_by_text("subset.json could not be loaded.").wait_for()
+    assert len(visit.wrong) == 1  # what the browser itself says
+    visit.wrong.clear()

@@ -201,6 +201,8 @@ def test_the_site_says_what_is_so():
     assert f"127.0.0.1:{command.PORT}/api/run" in text
     assert f"0 to {SEEDS - 1}" in text
     assert f"1 to {REDRAWS - 1}" in text
+    assert "python -m http.server -d docs/_build/html" in text
+    assert "while the explorer has the focus" in text
     body = re.search(r"-d '(\{.*\})'", text)[1]
     assert answer(read(json.loads(body)))["structure"] == "subset"
 
@@ -218,5 +220,5 @@ def test_recorded_runs_are_answers(tmp_path):
             assert all(noise["same_trace"] for noise in told["redraws"])
             assert len({json.dumps(noise) for noise in told["redraws"]}) == precompute.REDRAWS
     assert (folder / "embed.js").exists()
-    assert not (folder / "index.html").exists()
+    assert not any((folder / name).exists() for name in ("index.html", "address.js"))
     assert sum(file.stat().st_size for file in folder.iterdir()) < 500_000

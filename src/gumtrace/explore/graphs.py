@@ -1,6 +1,6 @@
 """Stories of spanning trees and arborescences."""
 
-from gumtrace.explore.stories import LETTERS, Frame, Option, Run, Story, decision, frame
+from gumtrace.explore.stories import LETTERS, Frame, Option, Run, Story, decision, frame, listed
 from gumtrace.steps import Step
 from gumtrace.structures.arborescence import Arborescence
 from gumtrace.structures.spanning_tree import SpanningTree
@@ -35,7 +35,9 @@ class SpanningTreeStory(Story):
             return f"{run.key(step.winner)} was the only edge left."
         left = ""
         if removed and step is run.steps[-1]:
-            left = " Nothing is left to join, and all others leave."
+            parts = run.options["components"]
+            why = "Nothing is left to join" if parts == 1 else f"{parts} parts are left, so it stops"
+            left = f" {why}; {'all others leave' if len(removed) > 1 else f'{run.key(removed[0])} leaves'}."
         elif removed:
             verb = "would close a cycle and leaves" if len(removed) == 1 else "would close cycles and leave"
             left = f" Now {run.keys(removed)} {verb}."
@@ -45,7 +47,9 @@ class SpanningTreeStory(Story):
         n = run.options["n"]
         edges = [u * n + v for u, v in run.trace.value.triu(1).nonzero().tolist()]
         what = "tree" if run.options["components"] == 1 else "forest"
-        return f"The {what} is {run.keys(edges)}."
+        alone = [LETTERS[v] for v in range(n) if not any(v in divmod(edge, n) for edge in edges)]
+        besides = f"; {listed(alone)} {'stands' if len(alone) == 1 else 'stand'} alone" if alone else ""
+        return f"The {what} is {run.keys(edges)}{besides}."
 
 
 class ArborescenceStory(Story):

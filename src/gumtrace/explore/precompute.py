@@ -18,7 +18,7 @@ from gumtrace.explore.server import page_files
 
 RUNS = 4  # of each structure, from different noise
 REDRAWS = 3  # of the noise given the trace, for each run
-OF_THE_PAGE = {"index.html", "main.js", "icon.svg"}  # what only the server's page needs
+OF_THE_PAGE = {"index.html", "main.js", "address.js", "icon.svg"}  # what only the server's page needs
 
 
 def write(folder: Path) -> None:

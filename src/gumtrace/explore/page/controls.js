@@ -33,10 +33,16 @@ export class StepButtons {
 }
 
 export function noiseButtons(newNoise, redraw) {
-  const anew = { class: "gx-noise", title: "All times are drawn anew (N)" };
-  const given = { class: "gx-given", title: "Times are drawn anew given the trace: every decision stays as it is (R)" };
-  const group = { class: "gx-draws", role: "group", "aria-label": "Noise" };
-  return element("div", group, button("New noise", newNoise, anew), button("Redraw E | T", redraw, given));
+  const anew = button("New times", newNoise, { class: "gx-noise", title: "key N" });
+  const given = button("New times, same trace (E | T)", redraw, { class: "gx-given", title: "key R" });
+  return element("div", { class: "gx-draws", role: "group", "aria-label": "Noise" }, anew, given);
+}
+
+export function whyRedraw() {
+  const [e, t] = ["E", "T"].map((name) => element("i", {}, name));
+  const why = "Other times would have led to the same decisions; E\u00a0|\u00a0T draws some of them.";
+  const said = ["The noise ", e, ": all times of arrival. The trace ", t, `: all that was decided. ${why}`];
+  return element("p", { class: "gx-why" }, ...said);
 }
 
 export function select({ name, value, choices }, changed, disabled) {
@@ -59,9 +65,12 @@ export function legend() {
     "p",
     { class: "gx-legend", "aria-hidden": "true" },
     item("racing", "gx-mark", "racing"),
+    item("idle", "gx-mark", "not in this race"),
     item("wins", "gx-mark", "wins"),
     item("won", "gx-mark", "won before"),
     item("leaves", "gx-mark", "leaves"),
+    item("out", "gx-mark", "left before"),
     item(null, "gx-spent", "time before this race"),
+    item(null, "gx-ghost", "before the redraw"),
   );
 }

@@ -1,8 +1,8 @@
 // The explorer: what one sees of a run, and what one can do with it. Numbers and words come with the run.
-import { button, legend, noiseButtons, seedField, select, StepButtons } from "./controls.js";
+import { button, legend, noiseButtons, seedField, select, StepButtons, whyRedraw } from "./controls.js";
 import { element } from "./dom.js";
 import { arborescence, independentSet, spanningTree } from "./graphs.js";
-import { chance, logChance, lookAt } from "./look.js";
+import { chance, clockOf, logChance, lookAt } from "./look.js";
 import { Race } from "./race.js";
 import { binaryTree, matching, places } from "./rows.js";
 import { TraceTable } from "./table.js";
@@ -17,20 +17,23 @@ const PICTURES = {
   "independent-set": independentSet,
 };
 
-// `listener`: whose keys are the explorer's, the whole document or the explorer alone.
-export async function mount(root, source, listener) {
-  const explorer = new Explorer(root, source);
+// `listener`: whose keys are the explorer's, the whole document or the explorer alone. `first`: what to open, as `open` takes it.
+// `tell(asked, run, at)` is called whenever something else is shown.
+export async function mount(root, source, listener, first = null, tell = null) {
+  const explorer = new Explorer(root, source, tell);
   await explorer.guard(async () => {
     explorer.build(await source.catalogue());
     listener.addEventListener("keydown", (event) => explorer.key(event));
-    await explorer.turn({ structure: root.dataset.structure ?? "subset" });
   });
+  await explorer.open(first);
+  return explorer;
 }
 
 class Explorer {
-  constructor(root, source) {
+  constructor(root, source, tell) {
     this.root = root;
     this.source = source;
+    this.tell = tell;
     this.at = 0; // the frame that is shown
   }
 
@@ -55,9 +58,21 @@ class Explorer {
   }
 
   // Asks for other keys. What is done to the present ones until they come has no effect.
-  turn(asked) {
+  turn(asked, at = 0) {
     this.turning = true;
-    return this.ask(asked);
+    return this.ask(asked, at);
+  }
+
+  // Shows { asked, at }, or what one starts with: that too if the first that is asked for is refused, and then why.
+  async open(wanted) {
+    if (!this.tabs) return; // there was no catalogue to build them from
+    const start = { asked: { structure: this.root.dataset.structure ?? "subset" }, at: 0 };
+    const { asked, at } = wanted ?? start;
+    await this.turn(asked, at);
+    if (this.run) return;
+    const why = this.problem.textContent;
+    await this.turn(start.asked);
+    this.problem.textContent = why;
   }
 
   // Asks for the same run but for some changes. Who is at the end stays there.
@@ -69,6 +84,11 @@ class Explorer {
 
   newNoise() {
     return this.change({ seed: (this.asked.seed + 1) % this.seeds, redraw: null });
+  }
+
+  // A redraw is given the trace, which other logits may change.
+  setLogits(logits) {
+    return this.change({ logits, redraw: null });
   }
 
   redraw() {
@@ -85,8 +105,10 @@ class Explorer {
   }
 
   take(asked, run, at) {
+    const shown = { ...asked, seed: run.seed, redraw: run.redraw };
+    this.before = run.redraw != null && butForRedraw(this.shown) === butForRedraw(shown) ? this.run.noise : null;
     this.run = run;
-    this.shown = { ...asked, seed: run.seed, redraw: run.redraw };
+    this.shown = shown;
     this.drawn = PICTURES[run.structure](run);
     this.picture.replaceChildren(this.drawn.picture);
     this.settings();
@@ -117,7 +139,7 @@ class Explorer {
       next: () => this.go(this.at + 1),
       last: () => this.go(Infinity),
     });
-    this.race = new Race(largest, this.source.live ? (logits) => this.change({ logits }) : null);
+    this.race = new Race(largest, this.source.live ? (logits) => this.setLogits(logits) : null);
     this.table = new TraceTable((at) => this.go(at));
     this.rule = element("p", { class: "gx-rule" });
     this.options = element("div", { class: "gx-options" });
@@ -135,6 +157,7 @@ class Explorer {
       element("nav", { class: "gx-structures", "aria-label": "Structures" }, ...this.tabs),
       element("div", { class: "gx-about" }, this.rule, this.options),
       element("div", { class: "gx-bar" }, this.steps.element, draws),
+      whyRedraw(),
       this.problem,
       element("div", { class: "gx-story", role: "status" }, this.text, this.note),
       element("div", { class: "gx-main" }, this.picture, this.numbers, lanes, this.table.element),
@@ -147,15 +170,16 @@ class Explorer {
   hint() {
     const said = { class: "gx-hint" };
     if (!this.source.live) {
-      return element("p", said, "These runs were recorded. Run `gumtrace explore` to drag the logits.");
+      const command = element("code", {}, "gumtrace explore");
+      return element("p", said, element("span", {}, "These runs were recorded. Run ", command, " to drag the logits."));
     }
-    const equal = button("Make all equal", () => this.change({ logits: this.run.keys.map(() => 0) }));
+    const equal = button("Make all equal", () => this.setLogits(this.run.keys.map(() => 0)));
     return element(
       "p",
       said,
       "Drag a logit. ",
       equal,
-      button("As at first", () => this.change({ logits: null })),
+      button("As at first", () => this.setLogits(null)),
     );
   }
 
@@ -176,6 +200,7 @@ class Explorer {
     const last = run.frames.length - 1;
     this.at = Math.min(Math.max(at, 0), last);
     const look = lookAt(run, this.at);
+    const before = this.before && { times: this.before.times, clock: clockOf({ ...run, noise: this.before }, this.at) };
     Object.assign(this.root.dataset, { at: this.at, last, kind: look.frame.kind, ready: run.structure });
     this.steps.show(this.at, last);
     this.text.textContent = look.frame.text;
@@ -183,9 +208,11 @@ class Explorer {
     this.note.classList.toggle("gx-broken", run.noise.same_trace === false);
     this.drawn.show(look);
     this.drawn.picture.setAttribute("aria-label", `${run.title}: ${look.frame.text}`);
-    this.race.show(run, look, !this.waiting);
+    this.race.show(run, look, !this.waiting, before);
+    this.root.toggleAttribute("data-redrawn", before != null);
     this.table.show(run, look);
     this.numbers.replaceChildren(...figures(run, look));
+    this.tell?.(this.shown, run, this.at);
   }
 
   // Marks all that belongs to the key under the pointer or with the focus.
@@ -218,6 +245,9 @@ class Explorer {
 
 const problem = () => element("p", { class: "gx-problem", role: "alert" });
 
+// Two runs for which this is the same have the same trace.
+const butForRedraw = (asked) => JSON.stringify({ ...asked, redraw: null });
+
 function figures(run, { frame, at }) {
   const figure = (name, words, p, more) => {
     const number = element("span", { class: "gx-number" }, p);
@@ -231,9 +261,14 @@ function figures(run, { frame, at }) {
   const { probability: p, running } = frame;
   const decision = figure("decision", "this decision", p == null ? "–" : chance(p), { "data-value": p });
   const known = run.structure_log_prob;
-  const later = (words) => figure("structure", "the structure", words, { class: "gx-later" });
+  const later = (words, more = "") => {
+    const shown = figure("structure", "the structure", words, { class: "gx-later" });
+    shown.append(element("small", {}, more));
+    return shown;
+  };
   if (at < run.frames.length - 1) return [decision, withLog("trace", "the trace so far", running), later("at the end")];
-  const whole = known == null ? later("sum over all its traces") : withLog("structure", "the structure", known);
+  const whole =
+    known == null ? later("not known", "its traces are not summed") : withLog("structure", "the structure", known);
   return [decision, withLog("trace", "the trace", running), whole];
 }
 
@@ -241,7 +276,7 @@ function redrawn({ redraw, noise }) {
   if (redraw == null) return "";
   const times = ["once", "twice"][redraw - 1] ?? `${redraw} times`;
   const again = noise.same_trace
-    ? "Run again on it, the algorithm decided the same every time."
+    ? "Run again on it, the algorithm made the same decisions."
     : "Run again on it, the algorithm went another way: the draw was lost to rounding.";
-  return `The noise was drawn again ${times}, given the trace. ${again}`;
+  return `The noise E was drawn again ${times}, given the trace T. ${again}`;
 }

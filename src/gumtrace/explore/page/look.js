@@ -26,7 +26,7 @@ export function lookAt(run, at) {
 
 // When the present race begins and ends, and what its keys had spent of their times in earlier races. Rows are moved so that it
 // begins at one moment for all of them. A race that is only about to begin has no end.
-function clockOf({ frames, noise, keys }, at) {
+export function clockOf({ frames, noise, keys }, at) {
   const { kind, racing, winner } = frames[at];
   if (!racing) return null;
   const decision = frames.slice(0, at).filter((frame) => frame.kind === "decision").length;

@@ -1,5 +1,7 @@
-// The page of `gumtrace explore`: the library answers.
+// The page of `gumtrace explore`: the library answers, and the address keeps what is shown.
+import { readAddress, writeAddress } from "./address.js";
 import { mount } from "./explorer.js";
 import { live } from "./sources.js";
 
-mount(document.querySelector(".gx"), live(), document);
+const explorer = await mount(document.querySelector(".gx"), live(), document, readAddress(), writeAddress);
+addEventListener("hashchange", () => explorer.open(readAddress()));

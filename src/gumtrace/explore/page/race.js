@@ -21,8 +21,8 @@ export class Race {
   }
 
   // Keys stay while their names do, so that times and logits move and do not jump.
-  // `settled`: no newer logits were asked for, so sliders may be set.
-  show(run, look, settled) {
+  // `settled`: no newer logits were asked for, so sliders may be set. `before`: times and clock before a redraw, if this is one.
+  show(run, look, settled, before) {
     const names = run.structure + run.keys.map(({ key, label }) => key + label).join();
     if (names !== this.names) this.build(run, names);
     run.keys.forEach(({ key, logit }, i) => {
@@ -30,6 +30,7 @@ export class Race {
       if (settled) row.slider.value = logit;
       if (settled) this.dress(row, logit);
       this.place(row, run.noise.times[i], look.clock, key);
+      if (before) row.ghost.style.left = `${across(zero(before.clock, key) + before.times[i])}%`;
       row.element.dataset.state = look.states.get(key);
       row.element.dataset.time = run.noise.times[i];
       const member = look.frame.racing?.indexOf(key) ?? -1;
@@ -45,7 +46,7 @@ export class Race {
   build(run, names) {
     this.names = names;
     this.rows.clear();
-    const heading = ["key", "logit", "", "time of arrival", "chance"].map((word) => element("span", {}, word));
+    const heading = ["key", "logit", "", "time of arrival E", "chance"].map((word) => element("span", {}, word));
     heading[3].append(this.axis());
     this.list.replaceChildren(element("div", { class: "gx-lane gx-heading", "aria-hidden": "true" }, ...heading));
     let group = null;
@@ -78,10 +79,11 @@ export class Race {
       value: element("span", { class: "gx-logit" }),
       spent: element("i", { class: "gx-spent" }),
       run: element("i", { class: "gx-run" }),
+      ghost: element("i", { class: "gx-ghost" }),
       mark: element("i", { class: "gx-mark" }),
       chance: element("span", { class: "gx-chance" }),
     };
-    const lane = element("span", { class: "gx-time" }, row.spent, row.run, row.mark);
+    const lane = element("span", { class: "gx-time" }, row.spent, row.run, row.ghost, row.mark);
     row.element = element(
       "div",
       { class: "gx-lane", "data-key": key },
@@ -107,7 +109,7 @@ export class Race {
 
   place(row, time, clock, key) {
     const racing = clock?.spent.has(key);
-    const moved = racing ? clock.begin - clock.spent.get(key) : 0; // where this key's own zero is
+    const moved = zero(clock, key);
     const from = racing ? clock.begin : 0;
     const arrives = across(moved + time);
     row.element.classList.toggle("gx-in", Boolean(racing));
@@ -118,6 +120,9 @@ export class Race {
     row.slider.setAttribute("aria-valuetext", `${row.value.textContent}, ${row.element.title}`);
   }
 }
+
+// Where a key's own zero is.
+const zero = (clock, key) => (clock?.spent.has(key) ? clock.begin - clock.spent.get(key) : 0);
 
 function stretch(bar, from, to) {
   bar.style.left = `${from}%`;

@@ -1,11 +1,16 @@
 // Where runs come from. Both kinds of source have `live`, `catalogue()` and `run(asked)`.
+const SILENT = "No answer. Is the command gumtrace explore still running?";
 
 export function live() {
   return {
     live: true,
-    catalogue: () => read("api/structures"),
+    catalogue: () => read("api/structures", SILENT),
     run: (asked) =>
-      read("api/run", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked) }),
+      read("api/run", SILENT, {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify(asked),
+      }),
   };
 }
 
@@ -13,7 +18,7 @@ export function live() {
 export function recorded(folder) {
   const files = new Map();
   const load = (name) => {
-    if (!files.has(name)) files.set(name, read(new URL(name, folder)));
+    if (!files.has(name)) files.set(name, read(new URL(name, folder), `${name} could not be loaded.`));
     return files.get(name);
   };
   return {
@@ -29,12 +34,13 @@ export function recorded(folder) {
   };
 }
 
-async function read(address, settings) {
+// `lost`: what to say if no answer comes.
+async function read(address, lost, settings) {
   let response;
   try {
     response = await fetch(address, settings);
   } catch {
-    throw new Error("No answer. Is `gumtrace explore` still running?");
+    throw new Error(lost);
   }
   const said = await response.json().catch(() => ({}));
   if (!response.ok) throw new Error(said.error ?? `The server answered ${response.status}.`);

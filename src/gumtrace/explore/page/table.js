@@ -10,7 +10,7 @@ export class TraceTable {
     this.element = element(
       "table",
       { class: "gx-trace" },
-      element("caption", {}, "The trace"),
+      element("caption", {}, "The trace T"),
       element("thead", {}, element("tr", {}, ...heads)),
       this.body,
     );
