@@ -54,25 +54,33 @@ def assert_equal(ours, theirs):
         torch.testing.assert_close(x, y, **EXACT)
 
 
-def literal_classifier(model, tokens, structure):
+def literal_classifier(model, tokens, structure, masks=None):
     """Tokens (B, n) and structures (S, B, n, n), one by one."""
-    pairs = [zip(tokens, sample, strict=True) for sample in structure]
-    return torch.stack([torch.stack([literal_item(model, *pair) for pair in sample]) for sample in pairs])
+    items = range(len(tokens))
+    kept = [(masks.messages[:, b], masks.out[b]) if masks else (None, None) for b in items]
+    samples = [[literal_item(model, tokens[b], sample[b], *kept[b]) for b in items] for sample in structure]
+    return torch.stack([torch.stack(sample) for sample in samples])
 
 
-def literal_item(model, tokens, x):
+def literal_item(model, tokens, x, kept=None, kept_last=None):
     own = [model.embedding.weight[token] for token in tokens]
     state = [model.norm(e) for e in own]
-    for _ in range(model.rounds):
+    for k in range(model.rounds):
         received = [torch.zeros(HIDDEN, dtype=x.dtype) for _ in own]
         for i, j in itertools.product(range(len(own)), repeat=2):
-            received[i] = received[i] + x[i, j] * literal_message(model, own[i], state[j])
+            keep = None if kept is None else kept[k, j]
+            received[i] = received[i] + x[i, j] * literal_message(model, own[i], state[j], keep)
         state = [model.norm(e + r) for e, r in zip(own, received, strict=True)]
-    return model.out2(torch.relu(model.out1(state[0])))
+    return model.out2(literal_dropout(model, torch.relu(model.out1(state[0])), kept_last))
 
 
-def literal_message(model, receiver, sender):
-    return torch.relu(model.message2(torch.relu(model.message1(torch.cat([receiver, sender])))))
+def literal_message(model, receiver, sender, keep=None):
+    hidden = literal_dropout(model, torch.relu(model.message1(torch.cat([receiver, sender]))), keep)
+    return torch.relu(model.message2(hidden))
+
+
+def literal_dropout(model, x, keep):
+    return x if keep is None else x * keep / (1 - model.dropout)
 
 
 def literal_lstm(lstm, x):

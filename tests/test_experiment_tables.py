@@ -134,9 +134,11 @@ def test_blocks(tmp_path):
         for training in ("teacher-forced", "unrolled"):
             write_run(tmp_path / f"{frames}{training}", frames=frames, training=training)
     write_run(tmp_path / "small", nodes=5)  # other data: nothing to compare with
+    write_run(tmp_path / "short", iterations=100)
     tables, _ = build(collect([tmp_path]), REPORT, "elbo")
     assert [table.title for table in tables] == [
         "T = 10, unrolled training (the paper's protocol)",
+        "T = 10, unrolled training (the paper's protocol), iterations = 100",
         "T = 10, unrolled training (the paper's protocol), nodes = 5",
         "T = 10, teacher-forced training (our protocol)",
         "T = 20, unrolled training (the paper's protocol)",
@@ -144,9 +146,9 @@ def test_blocks(tmp_path):
     ]
     sources = [[row[1].text for row in table.rows] for table in tables]
     assert sources[0] == ["paper"] * 3 + ["ours"]
-    assert sources[1] == ["ours"]
-    assert sources[2] == ["paper, unrolled"] * 3 + ["ours"]
-    assert tables[3].rows[0][2].text == "−2039.42 ± 1079.56"
+    assert sources[1] == sources[2] == ["ours"]
+    assert sources[3] == ["paper, unrolled"] * 3 + ["ours"]
+    assert tables[4].rows[0][2].text == "−2039.42 ± 1079.56"
 
 
 def test_rows_are_in_the_papers_order(tmp_path):

@@ -103,6 +103,7 @@ def test_seeds_side_by_side_are_as_alone(run):
 def test_smoke_learns(tmp_path, data):
     config = ListOps.smoke(ListOps.config_type())
     (result,) = train(ListOps, config, tmp_path, data=data, progress=False)
+    assert evaluate(tmp_path / "seed-0", "train", data=data) == result["train"]
     rows = [row for row in read_metrics(tmp_path / "seed-0" / "metrics.jsonl") if row["split"] == "train"]
     assert rows[-1]["loss"] < 0.8 * rows[0]["loss"]
     assert rows[-1]["precision"] > 2 * rows[0]["precision"]  # nobody told it any edge
@@ -120,20 +121,49 @@ def test_smoke_learns(tmp_path, data):
     ],
 )
 def test_only_structures_without_a_gradient_are_hard(estimator, ways, model, monkeypatch):
-    one, seen = ListOps.build(TINY.replace(estimator=estimator), model.data, torch.device("cpu")), []
+    one = ListOps.build(TINY.replace(estimator=estimator), model.data, torch.device("cpu"))
+    seen, drawn = [], []
     plain = one.classifier.forward
 
-    def forward(tokens, structure, *, hard, generator=None):
+    def forward(tokens, structure, *, hard, masks=None):
         seen.append(hard)
-        return plain(tokens, structure, hard=hard, generator=generator)
+        drawn.append(masks)
+        return plain(tokens, structure, hard=hard, masks=masks)
 
     monkeypatch.setattr(one.classifier, "forward", forward)
     one.loss(torch.arange(4), seeded())[0].backward()
     assert seen == ways
+    assert len({id(masks) for masks in drawn}) == 1  # drawn once, whatever the number of calls
+    assert drawn[0].messages.shape == (2, 4, 12, 8)
     assert one.encoder.embedding.weight.grad.any()
     with torch.no_grad():
-        one.evaluate("test", seeded())
+        one.eval().evaluate("test", seeded())
     assert seen[len(ways) :] == [True]
+    assert drawn[-1] is None
+
+
+def test_the_posterior_is_rooted_at_the_first_token(model):
+    """And of so many tokens as there are: neither the root nor padding has a head."""
+    items = module._batch(model.data.train, torch.arange(8))
+    dist = model.posterior(items)
+    assert (dist.root, dist.node_counts.tolist()) == (0, items.lengths.tolist())
+    tree = dist.sample((3,), generator=seeded())
+    assert tree.sum(-2)[..., 0].eq(0).all()
+    inside = torch.arange(12) < items.lengths[:, None]
+    assert tree.sum(-2)[..., 1:].eq(inside[:, 1:].double()).all()
+
+
+def test_gradients_are_looked_at_with_other_masks_each_time(model, monkeypatch):
+    drawn, plain = [], model.classifier.forward
+
+    def forward(tokens, structure, *, hard, masks=None):
+        drawn.append(masks.messages)
+        return plain(tokens, structure, hard=hard, masks=masks)
+
+    monkeypatch.setattr(model.classifier, "forward", forward)
+    model.gradient_std(torch.arange(4), seeded())
+    assert len(drawn) == module.DRAWS
+    assert not torch.equal(drawn[0], drawn[1])
 
 
 def test_looking_at_gradients_leaves_the_model_alone(model):
@@ -164,9 +194,28 @@ def test_each_part_has_a_learning_rate_of_its_own(model):
     assert [group["lr"] for group in model.parameter_groups()] == [2e-3, 2e-3]  # by default that of the encoder
 
 
-def test_dropout_is_a_probability():
-    with pytest.raises(ValueError, match="dropout must be at least 0 and less than 1, got 1"):
-        TINY.replace(dropout=1.0)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1"),
+        ({"hidden": 0}, "hidden must be at least 1, got 0"),
+        ({"rounds": 0}, "rounds must be at least 1, got 0"),
+        ({"depth": 0}, "depth must be at least 1, got 0"),
+        ({"train_size": 0}, "train_size must be at least 1, got 0"),
+        ({"test_size": -1}, "test_size must be at least 1, got -1"),
+        ({"longest": 9}, "longest must be at least 10, for expressions of this depth, got 9"),
+        ({"depth": 5}, "longest must be at least 16, for expressions of this depth, got 12"),
+        ({"classifier_lr": -1e-3}, "classifier_lr must not be negative, got -0.001"),
+        ({"weight_decay": float("nan")}, "weight_decay must not be negative, got nan"),
+    ],
+)
+def test_settings_that_make_no_sense(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        TINY.replace(**wrong)
+
+
+def test_original_files_have_depths_of_their_own():
+    assert TINY.replace(original=True, depth=5).longest == 12
 
 
 @pytest.mark.parametrize(
@@ -235,6 +284,28 @@ def test_edges_that_are_wrong_but_claimed():
     torch.testing.assert_close(found["precision"], torch.tensor([2 / 4, 0.0]))  # right: 0→1, 2→3; wrong: 1→2, 3→4
     torch.testing.assert_close(found["recall"], torch.tensor([2 / 5, 0.0]))
     torch.testing.assert_close(found["attachment"], torch.tensor([2 / 7, 1 / 3]))
+
+
+def test_a_digit_on_its_own_has_no_edges():
+    """It counts for accuracy, and neither as right nor as wrong for edges."""
+    items = batch("2", "[MAX 7 1 ]")
+    structure = torch.stack([torch.zeros(12, 12), arborescence([1, 1, 0])])[None]
+    logits = torch.zeros(1, 2, 10)
+    logits[0, :, 2] = 50.0
+    found = {name: value.item() for name, value in module.means(module.totals(items, structure, logits)).items()}
+    expected = {"accuracy": 1 / 2, "loss": 25, "precision": 0, "recall": 0, "attachment": 1 / 3}
+    assert found == pytest.approx(expected)
+    alone = Split(*(x[:1] for x in items))
+    found = module.means(module.totals(alone, structure[:, :1], logits[:, :1]))
+    assert {name: found[name].item() for name in module.EDGES} == {"precision": 0, "recall": 0, "attachment": 0}
+
+
+def test_evaluation_is_of_samples_and_not_of_the_mode(model):
+    model.eval()
+    with torch.no_grad():
+        first, again, other = (model.evaluate("test", seeded(seed)) for seed in (0, 0, 1))
+    assert first == again
+    assert first["attachment"] != other["attachment"]
 
 
 def test_soft_edges_count_as_far_as_they_go():

@@ -100,6 +100,14 @@ def test_products_larger_than_any_integer():
     assert answers(stacked(texts)).tolist() == [rewritten(text) for text in texts]
 
 
+def test_lists_in_thousands_of_lists():
+    """Deeper than Python's own stack."""
+    text = "[MAX 1 " * 3000 + "7" + " ]" * 3000
+    expression = parse(text)
+    assert expression.depth == 3000
+    assert evaluate(expression.tokens) == answers(expression.tokens[None])[0] == 7
+
+
 def test_heads_make_an_arborescence():
     for text in random_texts(50, 5, 4):
         head = parse(text).heads.tolist()
@@ -137,21 +145,25 @@ def test_arguments_are_left_alone():
     [
         ("", "there is no expression"),
         ("  ( ) ", "there is no expression"),
-        ("[MIN 3 x ]", "token 3 of 4, 'x': unknown"),
-        ("[MIN 3 10 ]", "token 3 of 4, '10': unknown"),
-        ("( [MIN ( 3 -1 ) ) ]", "token 3 of 4, '-1': unknown"),
-        ("[AVG 3 ]", "token 1 of 3, '[AVG': unknown"),
-        ("[min 3 ]", "token 1 of 3, '[min': unknown"),
-        ("[MIN 3", "token 1 of 2, '[MIN': it is never closed"),
-        ("[MIN [MAX 3 ]", "token 1 of 4, '[MIN': it is never closed"),
-        ("[MIN 1 [MAX 3 [MED", "token 5 of 5, '[MED': it is never closed"),
-        ("[MIN ]", "token 2 of 2, ']': the operator before it has no arguments"),
-        ("[MIN 1 [MAX ] ]", "token 4 of 5, ']': the operator before it has no arguments"),
-        ("]", "token 1 of 1, ']': there is nothing to close"),
-        ("[MIN 3 ] ]", "token 4 of 4, ']': the expression ends before it"),
-        ("[MIN 3 ] 4", "token 4 of 4, '4': the expression ends before it"),
-        ("[MIN 3 ] [MAX 4 ]", "token 4 of 6, '[MAX': the expression ends before it"),
-        ("3 4", "token 2 of 2, '4': the expression ends before it"),
+        ("[MIN 3 x ]", "column 8, token 3 of 4, 'x': unknown"),
+        ("[MIN 3 10 ]", "column 8, token 3 of 4, '10': unknown"),
+        ("( [MIN ( 3 -1 ) ) ]", "column 12, token 3 of 4, '-1': unknown"),
+        ("[AVG 3 ]", "column 1, token 1 of 3, '[AVG': unknown"),
+        ("  [min 3 ]", "column 3, token 1 of 3, '[min': unknown"),
+        ("[MIN 3", "column 1, token 1 of 2, '[MIN': it is never closed"),
+        ("[MIN [MAX 3 ]", "column 1, token 1 of 4, '[MIN': it is never closed"),
+        ("[MIN 1 [MAX 3 [MED", "column 15, token 5 of 5, '[MED': it is never closed"),
+        ("[MIN ]", "column 6, token 2 of 2, ']': the operator before it has no arguments"),
+        ("[MIN 1 [MAX ] ]", "column 13, token 4 of 5, ']': the operator before it has no arguments"),
+        ("]", "column 1, token 1 of 1, ']': there is nothing to close"),
+        ("[MIN 3 ] ]", "column 10, token 4 of 4, ']': the expression ends before it"),
+        ("[MIN 3 ] 4", "column 10, token 4 of 4, '4': the expression ends before it"),
+        ("[MIN 3 ] [MAX 4 ]", "column 10, token 4 of 6, '[MAX': the expression ends before it"),
+        ("3 4", "column 3, token 2 of 2, '4': the expression ends before it"),
+        ("( [MIN 3 ) ] )", "column 14, ')': there is no round bracket to close"),
+        (") ( [MIN 3 ]", "column 1, ')': there is no round bracket to close"),
+        ("( ( [MIN 3 ) ]", "column 1, '(': it is never closed"),
+        ("( [MIN 3 ) ( ]", "column 12, '(': it is never closed"),
     ],
 )
 def test_malformed(text, message):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from listops_oracle import rewritten
 
-from gumtrace.experiments.listops.data import read
+from gumtrace.experiments.listops.data import read, read_folder
 from gumtrace.experiments.listops.expressions import OPERATORS, answers, evaluate, heads, parse, unparse
 from gumtrace.experiments.listops.sampling import SAMPLED
 
@@ -50,6 +50,56 @@ def test_every_line(tmp_path, name, end):
     assert [tensor.dtype for tensor in split] == [torch.uint8, torch.int64, torch.int64, torch.int16]
 
 
+@pytest.mark.parametrize("name", ["small.tsv", "small.tsv.xz"])
+def test_a_mark_before_and_empty_lines_after(tmp_path, name):
+    plain = read(written(tmp_path, CONTENT, name))
+    for content in ("\ufeff" + CONTENT, CONTENT + "\n", CONTENT + "\r\n\n", CONTENT.rstrip("\n")):
+        for ours, theirs in zip(read(written(tmp_path, content, name)), plain, strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_what_is_left_out_is_said(tmp_path, capsys):
+    path = written(tmp_path)
+    read(path)
+    assert capsys.readouterr().err == ""
+    read(path, SAMPLED, max_length=7)
+    said = f"{path}: 3 of 4 expressions are left out; the others have only [MIN [MAX [MED and at most 7 tokens\n"
+    assert capsys.readouterr().err == said
+
+
+# --- a folder of them ---
+
+
+def lines(*texts):
+    return "".join(f"{rewritten(text)}\t{text}\n" for text in texts)
+
+
+def test_a_folder(tmp_path):
+    several = [f"[MIN {a} {b} ]" for a in range(5) for b in range(5)]
+    twice = [several[0], *several, "[SM 1 2 ]", "[MAX [MIN 1 2 ] [MIN 1 2 ] 3 ]", several[7]]
+    written(tmp_path, lines(*twice), "train_d20s.tsv")
+    written(tmp_path, lines("[MAX 9 ]", several[3], "[MAX 9 ]"), "test_d20s.tsv.xz")
+    found = read_folder(tmp_path, longest=10)
+    rest = several[:3] + several[4:]
+    assert texts(found.valid) == rest[::10]
+    assert texts(found.train) == [text for i, text in enumerate(rest) if i % 10]
+    assert texts(found.test) == ["[MAX 9 ]", several[3], "[MAX 9 ]"]
+    assert {split.tokens.shape[1] for split in (found.train, found.valid, found.test)} == {10}
+    assert found.train.answers.tolist() == [rewritten(text) for text in texts(found.train)]
+
+
+def test_a_folder_without_them(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no train\*.tsv \(or .tsv.xz\) in .*--data.*without --original"):
+        read_folder(tmp_path, 10)
+    for name in ("train.tsv", "test.tsv", "test_d8.tsv.xz"):
+        written(tmp_path, lines("[MAX 9 ]"), name)
+    with pytest.raises(ValueError, match=r"several files test\*.tsv: .*test.tsv, .*test_d8.tsv.xz; keep one"):
+        read_folder(tmp_path, 10)
+    (tmp_path / "test_d8.tsv.xz").unlink()
+    with pytest.raises(ValueError, match=r"train.tsv: of its expressions only 0 can be trained and validated with"):
+        read_folder(tmp_path, 10)
+
+
 def test_some_operators(tmp_path):
     path = written(tmp_path)
     assert texts(read(path, SAMPLED)) == ["[MAX 1 7 2 ]", "[MED 3 5 [MIN 2 3 ] ]"]
@@ -77,9 +127,10 @@ def test_some_lengths(tmp_path):
         ("x\t[MAX 1 7 ]", "a digit, a tab and an expression should be here"),
         ("\t[MAX 1 7 ]", "a digit, a tab and an expression should be here"),
         ("7\t", "there is no expression"),
-        ("7\t( [MAX 1 ) 7 [AVG 2 ] ]", r"token 4 of 7, '\[AVG': unknown"),
-        ("7\t[MAX 1 7", r"token 1 of 3, '\[MAX': it is never closed"),
-        ("7\t[MAX 1 7 ]\t3", "token 5 of 5, '3': the expression ends before it"),
+        ("7\t( [MAX 1 ) 7 [AVG 2 ] ]", r"column 16, token 4 of 7, '\[AVG': unknown"),
+        ("7\t[MAX 1 7", r"column 3, token 1 of 3, '\[MAX': it is never closed"),
+        ("7\t[MAX 1 7 ]\t3", "column 14, token 5 of 5, '3': the expression ends before it"),
+        ("7\t( ( [MAX 1 ) 7 ]", r"column 3, '\(': it is never closed"),
         ("1\t[MAX 1 7 ]", "the value of the expression is 7, not 1"),
     ],
 )

@@ -29,6 +29,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.function import once_differentiable
 
 import gumtrace as gt
+from gumtrace.experiments.listops import model as module
 from gumtrace.experiments.listops.expressions import CLOSE, VOCABULARY, parse
 from gumtrace.experiments.listops.model import Classifier, Critic, Encoder
 
@@ -233,8 +234,7 @@ def call(network, model, generator):
         return model(tokens(), generator)
     if network is Critic:
         return model.read(tokens(), LENGTHS, generator)
-    hard = network == "hard"
-    return model(tokens(), trees(SAMPLES), hard=hard, generator=generator)
+    return model(tokens(), trees(SAMPLES), hard=network == "hard", masks=model.masks(tokens(), generator))
 
 
 @pytest.mark.parametrize("network", [Encoder, Critic, "hard", "soft"])
@@ -242,8 +242,9 @@ def test_dropout_is_a_function_of_the_generator(network):
     """In training, and of nothing else; there is none after it."""
     model = make(Classifier if isinstance(network, str) else network)
     exact = call(network, model, seeded())
-    before = torch.get_rng_state()
-    assert torch.equal(call(network, model, seeded(1)), exact)
+    before, generator = torch.get_rng_state(), seeded(1)
+    assert torch.equal(call(network, model, generator), exact)
+    assert torch.equal(generator.get_state(), seeded(1).get_state())  # nothing is drawn
     model.train()
     first, again, other = (call(network, model, seeded(seed)) for seed in (0, 0, 1))
     assert torch.equal(first, again)
@@ -254,17 +255,59 @@ def test_dropout_is_a_function_of_the_generator(network):
     assert torch.equal(call(network, model, seeded()), exact)
 
 
-def test_dropout_has_one_law_for_both_ways():
-    """Means and variances of the answers' logits, over 6000 draws."""
-    model, draws = make(Classifier, torch.float32, dropout=0.3).train(), 6000
-    structure = trees(dtype=torch.float32)[:1].expand(draws, 1, N, N)
-    words = tokens()[:1]
-    hard, soft = (model(words, structure, hard=way, generator=seeded(int(way)))[:, 0].double() for way in (True, False))
-    first = stats.ttest_ind(hard.detach(), soft.detach(), equal_var=False).pvalue
-    spread = [(x - x.mean(0)).square().detach() for x in (hard, soft)]
-    second = stats.ttest_ind(*spread, equal_var=False).pvalue
-    assert min(*first, *second) > FALSE_ALARM / 20
-    assert (hard.std(0) > 0.01).all()
+@BOTH_WAYS
+def test_the_classifier_with_dropout_is_the_literal_one(hard):
+    """Between the layers of messages, of the same entries in all samples, and before the last layer."""
+    model, structure = make(Classifier, dropout=0.4).train(), (trees if hard else soft)(SAMPLES)
+    masks = model.masks(tokens(), seeded())
+    assert masks.messages.shape == (ROUNDS, ITEMS, N, HIDDEN)
+    assert masks.out.shape == (ITEMS, HIDDEN)
+    ours = model(tokens(), structure, hard=hard, masks=masks)
+    theirs = literal_classifier(model, tokens(), structure, masks)
+    assert_equal([ours], [theirs])
+    assert_equal(gradients(model, ours), gradients(model, theirs))
+
+
+def test_dropout_is_the_same_both_ways():
+    model, structure = make(Classifier, dropout=0.4).train(), trees(SAMPLES)
+    masks = model.masks(tokens(), seeded())
+    ours, theirs = (model(tokens(), structure, hard=hard, masks=masks) for hard in (True, False))
+    assert_equal([ours], [theirs])
+
+
+@pytest.mark.parametrize("part", ["messages", "out"])
+def test_the_law_of_masks(part):
+    model = make(Classifier, dropout=0.3).train()
+    keep = getattr(model.masks(tokens(n=30, batch=50), seeded()), part)
+    assert stats.binomtest(int(keep.sum()), keep.numel(), 0.7).pvalue > FALSE_ALARM / 2
+
+
+def places(monkeypatch, network, model):
+    """What goes through dropout, one after the other."""
+    seen, plain = [], module.dropout
+    monkeypatch.setattr(module, "dropout", lambda x, **kw: seen.append(x.detach()) or plain(x, **kw))
+    call(network, model, seeded())
+    return seen
+
+
+def test_where_the_encoder_and_the_critic_have_dropout(monkeypatch):
+    """Embeddings, and the outputs of LSTMs: of both, and of the last token."""
+    for network, shapes in ((Encoder, 2 * [(ITEMS, N, HIDDEN)]), (Critic, [(ITEMS, HIDDEN)])):
+        model = make(network).train()
+        with monkeypatch.context() as patch:
+            embedded, *outputs = places(patch, network, model)
+        assert_equal([embedded], [model.embedding(tokens())])
+        assert [x.shape for x in outputs] == shapes
+
+
+@pytest.mark.parametrize("network", [Encoder, Critic])
+def test_outputs_are_thinned(network, monkeypatch):
+    """With dropout at the output alone, of nearly everything: what is left is 0 in most places."""
+    model = make(network).train()
+    model.dropout = 0.9
+    monkeypatch.setattr(model.embedding, "forward", lambda x: torch.ones(*x.shape, HIDDEN, dtype=torch.float64))
+    found = call(network, model, seeded())
+    assert (found == 0).double().mean() > (0.7 if network is Critic else 0.5)
 
 
 # --- half precision, compilation, waiting ---
@@ -290,7 +333,8 @@ def test_rounds_are_compiled_without_breaks(hard):
     model, structure = make(Classifier, torch.float32).train(), trees(SAMPLES, dtype=torch.float32)
     twin = copy.deepcopy(model)
     model.compile(fullgraph=True, backend="aot_eager")
-    ours, theirs = (m(tokens(), structure, hard=hard, generator=seeded()) for m in (model, twin))
+    masks = model.masks(tokens(), seeded())
+    ours, theirs = (m(tokens(), structure, hard=hard, masks=masks) for m in (model, twin))
     torch.testing.assert_close(ours, theirs)
     for x, y in zip(gradients(model, ours), gradients(twin, theirs), strict=True):
         torch.testing.assert_close(x, y)
@@ -304,7 +348,7 @@ def test_nothing_looks_at_values(hard):
         structure = torch.ones(SAMPLES, ITEMS, N, N)
         encoder, classifier, critic = Encoder(HIDDEN), Classifier(HIDDEN, ROUNDS), Critic(N, HIDDEN)
         logits = encoder(words)
-        answers = classifier(words, structure, hard=hard)
+        answers = classifier(words, structure, hard=hard, masks=classifier.masks(words, torch.Generator()))
         control = critic(structure, critic.read(words, lengths))
         (logits.sum() + answers.sum() + control.sum()).backward()
         assert encoder.embedding.weight.grad.shape == (len(VOCABULARY), HIDDEN)

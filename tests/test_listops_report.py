@@ -1,5 +1,7 @@
 """How ListOps is reported: the paper's numbers, and pictures of parses."""
 
+import json
+
 import matplotlib
 import pytest
 import torch
@@ -9,7 +11,9 @@ import gumtrace as gt
 from gumtrace.experiments import find
 from gumtrace.experiments.listops import pictures
 from gumtrace.experiments.listops.paper import RESULTS
+from gumtrace.experiments.records import collect, load, save
 from gumtrace.experiments.reporting import report
+from gumtrace.experiments.tables import build
 
 matplotlib.use("Agg")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,11 +35,46 @@ def test_the_paper_stands_beside_runs_on_its_terms():
     assert [column.metric for column in columns] == ["accuracy", "precision", "recall"]
     assert [column.scale for column in columns] == [100] * 3
     usual, small = (report("listops").block(config.to_dict()) for config in (ListOps.config_type(), TINY))
-    assert usual.paper == RESULTS["test"]
+    assert (usual.paper, usual.paper_train) == (RESULTS["test"], RESULTS["train"])
     assert usual.title == "expressions of 10 to 50 tokens"
-    assert small.paper == ()
+    assert small.paper == small.paper_train == ()
     assert small.title.startswith("expressions of 10 to 12 tokens, depth = 2, calls = 24, hidden = 8, rounds = 2")
     assert usual.key < small.key
+    for odd, words in ({"iterations": 100}, "iterations = 100"), ({"dropout": 0.2}, "dropout = 0.2"):
+        other = report("listops").block(ListOps.config_type(**odd).to_dict())
+        assert (other.paper, other.title) == ((), f"{usual.title}, {words}")
+    files = ListOps.config_type(original=True, depth=3, train_size=5)
+    block = report("listops").block(files.to_dict())
+    assert (block.paper, block.title) == ((), "original expressions of up to 50 tokens")
+    assert block == report("listops").block(files.replace(depth=4).to_dict())  # it is of no meaning there
+
+
+def test_train_and_test_each_have_a_table(tmp_path):
+    config = ListOps.config_type().to_dict()
+    for seed, share in enumerate((0.5, 0.7, 0.9)):
+        found = {"accuracy": share, "precision": 0.2, "recall": 0.1}
+        result = {"iteration": 500, "valid": found, "test": found, "seconds": 1.0}
+        if seed < 2:  # the last one was trained before anybody asked
+            result["train"] = {**found, "accuracy": share + 0.1}
+        folder = tmp_path / f"seed-{seed}"
+        folder.mkdir()
+        about = {"experiment": "listops", "config": {**config, "seed": seed}, "machine": {}}
+        (folder / "config.json").write_text(json.dumps(about))
+        (folder / "result.json").write_text(json.dumps(result))
+    (test, train), _ = build(collect([tmp_path]), report("listops"), "accuracy")
+    assert train.title == f"On the training set, {test.title}"
+    assert train.head == test.head
+    names = ["SST", "E-REINFORCE+ †", "T-REINFORCE+ †", "RELAX †", "T-REINFORCE+ (K = 4) †"]
+    for table in (test, train):
+        assert [row[0].text for row in table.rows] == names
+    assert [cell.text for cell in test.rows[2][1:4]] == ["paper", "87.34 ± 3.00", "91.97"]
+    assert [cell.text for cell in train.rows[2][1:4]] == ["paper", "88.69 ± 3.02", "93.06"]
+    assert [cell.text for cell in test.rows[-1][1:4]] == ["ours", "70.00 ± 20.00", "90.00"]
+    assert [cell.text for cell in train.rows[-1][1:4]] == ["ours", "70.00 ± 14.14", "80.00"]
+    assert [row[-2].text for row in test.rows] == ["–"] * 4 + ["3"]
+    assert [row[-2].text for row in train.rows] == ["–"] * 4 + ["2"]
+    save(tmp_path / "r.jsonl", collect([tmp_path]))
+    assert build(load(tmp_path / "r.jsonl"), report("listops"), "accuracy")[0] == [test, train]
 
 
 def test_the_paper_s_numbers():

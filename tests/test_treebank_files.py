@@ -53,9 +53,10 @@ def test_words_and_nothing_else(tmp_path, name, end):
     assert found == [FIRST, Sentence(("Rain", "falls"), ("PROPN", "VERB"), (2, 0))]
 
 
-@pytest.mark.parametrize("content", [SAMPLE.rstrip("\n"), SAMPLE + "\n\n", SAMPLE + "# the end\n"])
-def test_how_a_file_ends(tmp_path, content):
-    assert len(read(written(tmp_path, content))) == 2
+@pytest.mark.parametrize("content", [SAMPLE.rstrip("\n"), SAMPLE + "\n\n", SAMPLE + "# the end\n", "\ufeff" + SAMPLE])
+@pytest.mark.parametrize("name", ["small.conllu", "small.conllu.xz"])
+def test_how_a_file_begins_and_ends(tmp_path, content, name):
+    assert read(written(tmp_path, content, name)) == read(written(tmp_path, SAMPLE, name))
 
 
 def test_words_may_have_spaces_and_signs(tmp_path):
@@ -78,6 +79,8 @@ def test_words_may_have_spaces_and_signs(tmp_path):
         (lines("1 Rain NOUN _"), 9, "the head of a word is the number of another one, or 0, not '_'"),
         (lines("1 Rain NOUN 0.5"), 9, "the head of a word is the number of another one, or 0, not '0.5'"),
         (lines("1 Rain NOUN -1"), 9, "the head of a word is the number of another one, or 0, not '-1'"),
+        (lines(f"1 Rain NOUN {5000 * '1'}"), 9, "the head of a word is the number of another one, or 0, not '1{40}'"),
+        (lines(f"{5000 * '1'} Rain NOUN 0"), 9, "word 1 of the sentence should be here, not word 1{40}$"),
         (lines("1 A DET 3", "2 Rain NOUN 0"), 9, "head 3 is not one of the 2 words"),
         (lines("1 A DET 2", "2 Rain NOUN 1"), 9, "no word is the root, with head 0"),
         (lines("1 A DET 2", "2 Rain NOUN 0", "3 falls VERB 0"), 11, "words 2 and 3 are all roots, with head 0"),

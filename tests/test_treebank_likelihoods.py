@@ -55,6 +55,19 @@ def test_log_partition_of_ragged_items(root):
         torch.testing.assert_close(found[:, item], arborescence_log_partition(u[:, item, :size, :size], root))
 
 
+@pytest.mark.parametrize("root", [-1, 3])
+def test_the_root_is_one_of_the_nodes(root):
+    with pytest.raises(ValueError, match=f"arborescence_log_partition: root {root} is not one of the 3 nodes"):
+        arborescence_log_partition(torch.zeros(3, 3), root)
+
+
+def test_transforms_are_refused():
+    """As its docstring says; the marginals, its gradient, have none either."""
+    for transform, u in ((torch.func.grad, torch.zeros(3, 3)), (torch.func.vmap, torch.zeros(2, 3, 3))):
+        with pytest.raises(RuntimeError, match="setup_context"):
+            transform(arborescence_log_partition)(u)
+
+
 def test_no_tree_at_all():
     u = torch.zeros(2, 3, 3, requires_grad=True)
     cut = torch.zeros(2, 3, 3)

@@ -5,6 +5,7 @@ import torch
 from common import seeded
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from gumtrace.experiments.treebank import model as module
 from gumtrace.experiments.treebank.data import ROOT, UNKNOWN, Split
 from gumtrace.experiments.treebank.model import Critic, Encoder, _Both, _turned
 from gumtrace.relaxations.partition import arborescence_log_partition
@@ -123,6 +124,18 @@ def test_dropout_is_the_generator_s(encoder):
     one, other = encoder(items, seeded(0)), encoder(items, seeded(1))
     assert one.equal(encoder(items, seeded(0)))
     assert not one.equal(other)
+
+
+def test_outputs_are_thinned(encoder, monkeypatch):
+    """Of both LSTMs, and between their layers: with dropout of nearly everything, most products are 0."""
+    encoder.train()
+    encoder.dropout, encoder.word_dropout = 0.9, 0.0
+    monkeypatch.setattr(encoder.bias, "forward", lambda v: torch.zeros(*v.shape[:-1], 1))
+    assert (encoder(batch(), seeded()) == 0).float().mean() > 0.7  # if of one LSTM alone, 0.9¹² = 0.28
+    seen, plain = [], module.dropout
+    monkeypatch.setattr(module, "dropout", lambda x, *args, **kw: seen.append(x.shape) or plain(x, *args, **kw))
+    encoder(batch(), seeded())
+    assert seen == [(3, 7, 6 + 32), *4 * [(3, 7, 12)]]  # embeddings; for each LSTM, after its two layers
 
 
 def test_some_words_are_unknown_in_training(encoder):

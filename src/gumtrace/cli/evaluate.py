@@ -1,4 +1,4 @@
-"""`gumtrace evaluate NAME`: the best checkpoints of runs, on a split of their data."""
+"""`gumtrace evaluate NAME`: the best checkpoints of runs, on a split of their data or on a file."""
 
 import argparse
 import json
@@ -15,7 +15,9 @@ from gumtrace.experiments.shared_data import SharedData
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help=f"experiment ({', '.join(NAMES)}), or a folder of runs of any")
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders of runs (default: runs/NAME)")
-    parser.add_argument("--split", default="test", choices=["train", "valid", "test"])
+    items = parser.add_mutually_exclusive_group()
+    items.add_argument("--split", default="test", choices=["train", "valid", "test"])
+    items.add_argument("--file", type=Path, help="instead of a split: of listops, an original file, .tsv or .tsv.xz")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the data sets (default: data)")
 
@@ -26,20 +28,21 @@ def run(args: argparse.Namespace) -> int:
         if problem := device_problem(args.device):
             raise ValueError(problem)
         return _evaluate(find_runs(args.name, args.paths), args)
-    except (RunFolderError, ValueError) as error:
+    except (RunFolderError, ValueError, OSError) as error:
         print(f"gumtrace evaluate: {error}", file=sys.stderr)
         return 2
 
 
 def _evaluate(found: list[Path], args: argparse.Namespace) -> int:
     shared, done = SharedData(), 0
+    items = {"split": args.split} if args.file is None else {"file": str(args.file)}
     for path in found:
         try:
-            metrics = evaluate(path, args.split, args.device, args.data, shared)
+            metrics = evaluate(path, args.split, args.device, args.data, shared, args.file)
         except NeverEvaluated as error:
             print(f"gumtrace evaluate: left out: {error}", file=sys.stderr)
             continue
-        print(json.dumps({"run": str(path), "split": args.split, **metrics}))
+        print(json.dumps({"run": str(path), **items, **metrics}))
         done += 1
     return 0 if done else 2
 

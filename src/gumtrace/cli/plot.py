@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of one run: draw what its best model finds, and no curves",
     )
     parser.add_argument("--count", type=positive, default=6, help="with --run: items to draw (default: 6)")
-    parser.add_argument("--split", default="test", choices=["train", "valid", "test"], help="with --run")
+    items = parser.add_mutually_exclusive_group()
+    items.add_argument("--split", default="test", choices=["train", "valid", "test"], help="with --run")
+    items.add_argument("--file", type=Path, help="with --run, instead of a split: of listops, an original file")
     parser.add_argument("--data", type=Path, default=Path("data"), help="with --run: folder of the data sets")
 
 
@@ -33,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     require("matplotlib", "plot")
     try:
         files = _curves(args) if args.folder is None else _pictures(args)
-    except (RunFolderError, ValueError) as error:
+    except (RunFolderError, ValueError, OSError) as error:
         print(f"gumtrace plot: {error}", file=sys.stderr)
         return 2
     for file in files:
@@ -42,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _curves(args: argparse.Namespace) -> list[Path]:
+    if args.file is not None:
+        raise RecordError("--file is for pictures of one run: say with --run which")
     return draw(runs.read(args), report(args.name), find(args.name).better, args.out)
 
 
@@ -51,5 +55,7 @@ def _pictures(args: argparse.Namespace) -> list[Path]:
     experiment = restore(args.folder, data=args.data)
     if experiment.name != args.name:
         raise RecordError(f"{args.folder} is a run of {experiment.name}, not of {args.name}")
+    if args.file is not None:
+        experiment.read_test(args.file)
     args.out.mkdir(parents=True, exist_ok=True)
     return [pictures(args.name).draw(experiment, args.out / "found.png", count=args.count, split=args.split)]

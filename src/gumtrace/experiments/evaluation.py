@@ -45,8 +45,15 @@ def evaluate(
     device: torch.device | str = "cpu",
     data: Path = Path("data"),
     shared: SharedData | None = None,
+    file: Path | None = None,
 ) -> dict[str, float]:
-    """Metrics of the best model of a run: for "test", those that the run wrote down when it was done."""
+    """Metrics of the best model of a run: for "test", those that the run wrote down when it was done.
+
+    Args:
+        file: takes the place of the test set, where the experiment reads files.
+    """
     model = restore(path, device, data, shared)
+    if file is not None:
+        model.read_test(file)
     with precision(model.config):
         return Run(model, None, Workers(torch.device(device))).evaluate(split)

@@ -20,6 +20,7 @@ class Experiment(nn.Module, ABC):
     name: ClassVar[str]
     config_type: ClassVar[type[Config]]
     better: ClassVar[str]  # the metric, larger is better, that decides which checkpoint is kept
+    reported: ClassVar[tuple[str, ...]] = ("test",)  # splits on which the best checkpoint is evaluated in the end
     estimator: Estimator
 
     def __init__(self, config: Config, data: Any):
@@ -47,6 +48,10 @@ class Experiment(nn.Module, ABC):
     @abstractmethod
     def search(config: Any, trial: Any) -> Any:
         """The config with what is tuned asked from `trial`, an Optuna trial."""
+
+    def read_test(self, file: Path) -> None:
+        """Take what is in a file for the test set. For experiments whose data have a format of their own."""
+        raise ValueError(f"{self.name} reads no files: --file is for listops")
 
     @property
     @abstractmethod

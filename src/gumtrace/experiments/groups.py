@@ -19,24 +19,28 @@ class Group:
 
     @property
     def finished(self) -> list[Record]:
-        return [record for record in self.records if record.result is not None]
+        return self.evaluated("test")
 
     @property
     def unfinished(self) -> int:
         return sum(record.result is None and not record.pruned for record in self.records)
+
+    def evaluated(self, split: str) -> list[Record]:
+        """Those with a result on a split; not all experiments report the training set."""
+        return [record for record in self.records if record.result is not None and split in record.result]
 
     def score(self, better: str) -> float:
         """The mean over seeds, on validation, of the metric that decides. A seed that diverged makes it the worst."""
         mean = spread(self._values("valid", better)).mean
         return -math.inf if math.isnan(mean) else mean
 
-    def spread(self, column: Column) -> Spread:
-        """Of a metric on test, in the units of the column."""
-        values = self._values("test", column.metric)
+    def spread(self, column: Column, split: str = "test") -> Spread:
+        """Of a metric, in the units of the column."""
+        values = self._values(split, column.metric)
         return spread([column.scale * x for x in values], larger=column.larger)
 
     def _values(self, split: str, metric: str) -> list[float]:
-        return [record.result[split].get(metric, math.nan) for record in self.records if record.result is not None]
+        return [record.result[split].get(metric, math.nan) for record in self.evaluated(split) if record.result]
 
 
 @dataclass(frozen=True)

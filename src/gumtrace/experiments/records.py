@@ -27,7 +27,7 @@ class Record:
     experiment: str
     config: dict[str, Any]
     machine: dict[str, Any]
-    result: dict[str, Any] | None  # iteration of the best checkpoint, its metrics: valid, test; seconds
+    result: dict[str, Any] | None  # iteration of the best checkpoint, its metrics by split; seconds
     curve: dict[str, list]  # iteration, and each metric of the validation set, None where it was not measured
     pruned: bool = False  # given up by a search: nobody waits for its result
 

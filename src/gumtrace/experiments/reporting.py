@@ -55,7 +55,8 @@ class PaperRow:
 
     estimator: str
     spreads: tuple[Spread, ...]
-    seeds: int
+    seeds: int | None
+    """None: it does not say."""
     settings: int
 
 
@@ -67,6 +68,9 @@ class Block:
     """Equal for runs of one block; blocks are sorted by it."""
     title: str
     paper: tuple[PaperRow, ...] = ()
+    """On test."""
+    paper_train: tuple[PaperRow, ...] = ()
+    """On the training set."""
     gradient_std: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """Of the paper, by estimator: at the beginning of training, half-way, at the end."""
     source: str = "paper"

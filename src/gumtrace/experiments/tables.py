@@ -1,4 +1,5 @@
-"""Tables: our runs beside the paper's, mean ± standard deviation over seeds and the best seed, on test."""
+"""Tables: our runs beside the paper's, mean ± standard deviation over seeds and the best seed, on test; and on
+the training set, where that was evaluated too."""
 
 import math
 from collections.abc import Iterable
@@ -35,7 +36,7 @@ class _Row:
     name: str
     source: str
     spreads: tuple[Spread, ...]
-    seeds: int
+    seeds: int | None
     settings: int
 
 
@@ -45,15 +46,33 @@ def build(records: Iterable[Record], report: Report, better: str) -> tuple[list[
     by_block = [list(same) for _, same in groupby(shown, lambda choice: choice.block.key)]
     tables = []
     for same in by_block:
-        gradients = _gradients(same)
-        tables += [_table(report, same), *([gradients] if gradients.rows else [])]
+        tables += [_table(report, same), *_training(report, same), *_gradients(same)]
     return tables, _notes(shown, report, better)
 
 
 def _table(report: Report, shown: list[Choice]) -> Table:
     block = shown[0].block
-    ours = [_own(choice, report) for choice in shown if choice.group.finished]
-    rows = [*(_paper(row, block) for row in block.paper), *ours]
+    rows = _rows(report, shown, block.paper, "test")
+    notes = tuple(note for choice in shown for note in _about(choice))
+    return Table(block.title, *_printed(report, rows), notes)
+
+
+def _training(report: Report, shown: list[Choice]) -> list[Table]:
+    """The same models on the training set, if they were evaluated there."""
+    block = shown[0].block
+    if not any(choice.group.evaluated("train") for choice in shown):
+        return []
+    rows = _rows(report, shown, block.paper_train, "train")
+    return [Table(f"On the training set, {block.title}", *_printed(report, rows), ())]
+
+
+def _rows(report: Report, shown: list[Choice], paper: tuple[PaperRow, ...], split: str) -> list[_Row]:
+    ours = [_own(choice, report, split) for choice in shown if choice.group.evaluated(split)]
+    return [*(_paper(row, shown[0].block) for row in paper), *ours]
+
+
+def _printed(report: Report, rows: list[_Row]) -> tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]:
+    """The head and the body of a table."""
     head = ["estimator", "by"]
     body = [[Cell(row.name), Cell(row.source)] for row in rows]
     for i, column in enumerate(report.columns):
@@ -61,13 +80,12 @@ def _table(report: Report, shown: list[Choice]) -> Table:
         for line, cells in zip(body, _cells(column, rows, i), strict=True):
             line += cells
     for line, row in zip(body, rows, strict=True):
-        line += [Cell(str(row.seeds)), Cell(str(row.settings))]
-    notes = tuple(note for choice in shown for note in _about(choice))
-    return Table(block.title, (*head, "seeds", "settings"), tuple(map(tuple, body)), notes)
+        line += [Cell("–" if row.seeds is None else str(row.seeds)), Cell(str(row.settings))]
+    return (*head, "seeds", "settings"), tuple(map(tuple, body))
 
 
-def _gradients(shown: list[Choice]) -> Table:
-    """Standard deviations of the gradient, on average over seeds."""
+def _gradients(shown: list[Choice]) -> list[Table]:
+    """Standard deviations of the gradient, on average over seeds, if there are any."""
     block = shown[0].block
     rows = []
     for choice in shown:
@@ -75,21 +93,22 @@ def _gradients(shown: list[Choice]) -> Table:
         means = [_mean([stds[moment] for stds in found if moment in stds]) for moment in MOMENTS]
         if any(means):
             rows.append((title(choice.group.setting), OURS, *means))
-    if rows:
-        paper = [(marked(n, family(n)), block.source, *(f"{x:.4g}" for x in s)) for n, s in block.gradient_std.items()]
-        rows = paper + rows
+    if not rows:
+        return []
+    paper = [(marked(n, family(n)), block.source, *(f"{x:.4g}" for x in s)) for n, s in block.gradient_std.items()]
     head = ("estimator", "by", *MOMENTS)
-    cells = tuple(tuple(Cell(text) for text in row) for row in rows)
-    return Table(f"Standard deviation of the gradient to a logit, {block.title}", head, cells, ())
+    cells = tuple(tuple(Cell(text) for text in row) for row in paper + rows)
+    return [Table(f"Standard deviation of the gradient to a logit, {block.title}", head, cells, ())]
 
 
 def _mean(values: list[float]) -> str:
     return f"{sum(values) / len(values):.4g}" if values else ""
 
 
-def _own(choice: Choice, report: Report) -> _Row:
-    spreads = tuple(choice.group.spread(column) for column in report.columns)
-    return _Row(title(choice.group.setting), OURS, spreads, len(choice.group.finished), len(choice.tried))
+def _own(choice: Choice, report: Report, split: str) -> _Row:
+    group = choice.group
+    spreads = tuple(group.spread(column, split) for column in report.columns)
+    return _Row(title(group.setting), OURS, spreads, len(group.evaluated(split)), len(choice.tried))
 
 
 def _paper(row: PaperRow, block: Block) -> _Row:

@@ -72,13 +72,15 @@ def train(
 
 @contextmanager
 def precision(config: Config) -> Iterator[None]:
-    """Of matrix products, which torch has set for the whole process."""
-    before = torch.get_float32_matmul_precision()
+    """Of matrix products and of cuDNN, whose LSTMs have a switch of their own; both are the whole process's."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision(_PRECISION[config.precision])
+    torch.backends.cudnn.allow_tf32 = config.precision != "float32"
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
 
 
 def _go_on(run: Run, path: Path) -> None:
@@ -111,7 +113,7 @@ def _score(run: Run) -> str:
 
 
 def finish(run: Run) -> dict[str, Any]:
-    """The best checkpoint on the test set, kept in the folder."""
+    """The best checkpoint on the test set, and what else is reported, kept in the folder."""
     if run.folder is None:
         return {}
     best = run.folder.best(run.device)
@@ -122,7 +124,7 @@ def finish(run: Run) -> dict[str, Any]:
     result = {
         "iteration": best["iteration"],
         "valid": best["valid"],
-        "test": run.evaluate("test"),
+        **{split: run.evaluate(split) for split in run.experiment.reported},
         "seconds": run.seconds,  # of the whole process, if there are other runs beside this one
         "gradient_std": {row["moment"]: row["std"] for row in rows if row["split"] == "gradient"},
     }

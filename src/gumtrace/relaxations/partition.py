@@ -14,15 +14,18 @@ def arborescence_log_partition(u: Tensor, root: int = 0, nodes: Tensor | None = 
         u: (*S, n, n), u[..., i, j] of the edge i -> j, -inf for edges that are not there; the diagonal and the column
             of the root are not read.
         root: the node they grow from.
-        nodes: integers that expand to (*S): node counts of ragged items.
+        nodes: integers that expand to (*S): node counts of ragged items, which the root is one of.
 
     Its gradient are the edges' marginals, `arborescence_marginals`, and it can be differentiated once more than they
     can. Computed in float64, by logarithms and without a subtraction, so that it is accurate however far u spreads;
-    -inf where the root does not reach every node. O(n³), in n steps.
+    -inf where the root does not reach every node. O(n³), in n steps. As with the marginals, derivatives are those of
+    autograd: the transforms of torch.func refuse it.
 
     >>> arborescence_log_partition(torch.zeros(4, 4)).exp().round()  # Cayley: 4² trees
     tensor(16.)
     """
+    if not 0 <= root < max(u.shape[-1], 1):
+        raise ValueError(f"arborescence_log_partition: root {root} is not one of the {u.shape[-1]} nodes")
     return _LogPartition.apply(u, root, nodes)  # type: ignore[return-value]
 
 

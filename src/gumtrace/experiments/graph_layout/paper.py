@@ -6,7 +6,7 @@ from gumtrace.experiments.reporting import Block, Column, PaperRow, Report, Spre
 
 _PROTOCOLS = {"unrolled": "the paper's protocol", "teacher-forced": "our protocol"}
 # The paper's data and budget: runs with others are not comparable, and get a table of their own.
-_USUAL = {"nodes": 10, "calls": 128, "train_size": 50_000, "test_size": 10_000}
+_USUAL = {"nodes": 10, "calls": 128, "iterations": 50_000, "train_size": 50_000, "test_size": 10_000}
 _COLUMNS = (
     Column("ELBO", "elbo", axis="log of minus"),
     Column("edge precision, %", "precision", scale=100, digits=1, paper_digits=0, axis="share"),

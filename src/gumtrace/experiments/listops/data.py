@@ -1,9 +1,11 @@
 """The data of the ListOps experiment: expressions, their values, and the trees behind them.
 
-`generate` makes the paper's sets, `load` keeps them in a file, and `read` reads the original files.
+`generate` makes the paper's sets, `load` keeps them in a file, `read` reads an original file and `read_folder` a
+training set and a test set of original files.
 """
 
 import lzma
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +18,11 @@ from torch import Tensor
 from gumtrace.experiments import caches
 from gumtrace.experiments.listops import expressions
 from gumtrace.experiments.listops.expressions import OPERATORS, VOCABULARY, Expression, evaluate, parse
-from gumtrace.experiments.listops.sampling import draw, shortest
+from gumtrace.experiments.listops.sampling import SAMPLED, distinct, draw, shortest
 from gumtrace.extras import require
 from gumtrace.structures import checks
 
+FRESH = 10  # of so many expressions of an original training set one is for validation
 FORMAT = 1  # of cache files; a change of what is in them, or of how it is computed, makes it one more
 
 
@@ -102,7 +105,7 @@ def load(
 def read(path: str | Path, operators: Collection[str] = OPERATORS, max_length: int | None = None) -> Split:
     """An original file, `.tsv` or `.tsv.xz`: one expression a line, after its value and a tab.
 
-    Every line is parsed and its value checked.
+    Every line is parsed and its value checked. How many are left out is said on stderr.
 
     Args:
         operators: expressions with others are left out; `sampling.SAMPLED` are the paper's.
@@ -116,28 +119,65 @@ def read(path: str | Path, operators: Collection[str] = OPERATORS, max_length: i
     kept = [tokens for tokens in kept if max_length is None or len(tokens) <= max_length]
     if not kept:
         raise ValueError(f"{path}: none of {len(found)} expressions is left")
+    if left_out := len(found) - len(kept):
+        names = " ".join(name for name in OPERATORS if name in operators)
+        limit = f" and at most {max_length} tokens" if max_length is not None else ""
+        says = f"{path}: {left_out:,} of {len(found):,} expressions are left out; the others have only {names}{limit}"
+        print(says, file=sys.stderr)
     padded = np.zeros((len(kept), max_length or max(map(len, kept))), np.uint8)
     for row, tokens in zip(padded, kept, strict=True):
         row[: len(tokens)] = tokens
     return _split(padded)
 
 
+def read_folder(folder: str | Path, longest: int) -> ListOps:
+    """The original training set and test set in a folder, files train*.tsv and test*.tsv (or .tsv.xz), one of each:
+    their expressions of the paper's operators and of at most `longest` tokens, padded to that.
+
+    There is no validation set among them. Every tenth expression to train with becomes one, after those were left out
+    that occur twice, or in the test set.
+    """
+    files = [_only(Path(folder), part) for part in ("train", "test")]  # both of them, before one is read
+    train, test = (read(file, SAMPLED, longest) for file in files)
+    both = np.concatenate([test.tokens.numpy(), train.tokens.numpy()])
+    rest = distinct(both)[len(distinct(test.tokens.numpy())) :]
+    if len(rest) < 2:
+        raise ValueError(f"{files[0]}: of its expressions only {len(rest)} can be trained and validated with")
+    valid = np.arange(len(rest)) % FRESH == 0
+    return ListOps(_split(rest[~valid]), _split(rest[valid]), test)
+
+
+def _only(folder: Path, part: str) -> Path:
+    found = sorted({*folder.glob(f"{part}*.tsv"), *folder.glob(f"{part}*.tsv.xz")})
+    if len(found) > 1:
+        raise ValueError(f"listops: there are several files {part}*.tsv: {', '.join(map(str, found))}; keep one")
+    if not found:
+        raise ValueError(
+            f"listops: there is no {part}*.tsv (or .tsv.xz) in {folder}. Say with --data where the original files are, "
+            "or train on generated expressions, without --original"
+        )
+    return found[0]
+
+
 def _lines(path: Path) -> Iterator[Expression]:
     opener = lzma.open if path.suffix == ".xz" else open
     number = 0
     try:
-        with opener(path, "rt", encoding="utf-8") as file:
+        with opener(path, "rt", encoding="utf-8-sig") as file:  # with a byte order mark or without
             for number, line in enumerate(file, 1):
-                yield _row(str(line).rstrip("\n"), f"{path}, line {number}")
+                text = str(line).rstrip("\n")
+                if not text and not file.read().strip():  # nothing comes after it
+                    return
+                yield _row(text, f"{path}, line {number}")
     except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged after line {number}: {error}") from error
 
 
 def _row(line: str, where: str) -> Expression:
-    answer, tab, text = line.partition("\t")
+    answer, tab, _ = line.partition("\t")
     if not tab or len(answer) != 1 or answer not in "0123456789":
         raise ValueError(f"{where}: a digit, a tab and an expression should be here, not {line[:40]!r}")
-    expression = parse(text, where)
+    expression = parse("  " + line[2:], where)  # columns are those of the line
     if (value := evaluate(expression.tokens)) != int(answer):
         raise ValueError(f"{where}: the value of the expression is {value}, not {answer}")
     return expression

@@ -1,6 +1,6 @@
 """ListOps: how is this expression nested? A classifier of expressions whose latent variable is an arborescence."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,16 @@ from gumtrace.diagnostics.gradients import gradients
 from gumtrace.estimators import RELAX, MLPSurrogate, SurrogateREINFORCE
 from gumtrace.experiments.config import DIFFERENTIATE, Config
 from gumtrace.experiments.experiment import Experiment, build_estimator
-from gumtrace.experiments.listops.data import ListOps, Split, load
+from gumtrace.experiments.listops.data import ListOps, Split, load, read, read_folder
 from gumtrace.experiments.listops.expressions import CLOSE, PADDING, VOCABULARY
-from gumtrace.experiments.listops.model import ANSWERS, Classifier, Critic, Encoder
+from gumtrace.experiments.listops.model import ANSWERS, Classifier, Critic, Encoder, Masks
+from gumtrace.experiments.listops.sampling import SAMPLED, shortest
 from gumtrace.structures.arborescence import Arborescence
 
 SHORTEST = 10  # tokens
 CHUNK = 1000  # items evaluated at once
 DRAWS = 10  # of the gradient, for its standard deviation
+EDGES = ("precision", "recall", "attachment")  # metrics that an expression of one digit does not have
 
 
 @dataclass(frozen=True)
@@ -41,17 +43,30 @@ class ListOpsConfig(Config):
     train_size: int = 100_000
     test_size: int = 20_000
     """Of the validation set, too."""
+    original: bool = False
+    """Train and test on original files, train*.tsv and test*.tsv in the folder of --data, as far as they have only the
+    paper's operators and are no longer than `longest`; depth and sizes are theirs."""
 
     def __post_init__(self):
         super().__post_init__()
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and less than 1, got {self.dropout}")
+        for name in ("hidden", "rounds", "depth", "train_size", "test_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("classifier_lr", "weight_decay"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        least = SHORTEST if self.original else max(SHORTEST, shortest(self.depth))
+        if self.longest < least:
+            raise ValueError(f"longest must be at least {least}, for expressions of this depth, got {self.longest}")
 
 
 class ListOpsExperiment(Experiment):
     name = "listops"
     config_type = ListOpsConfig
     better = "accuracy"
+    reported = ("test", "train")
     config: ListOpsConfig
     data: ListOps
 
@@ -90,6 +105,8 @@ class ListOpsExperiment(Experiment):
 
     @staticmethod
     def load(config: ListOpsConfig, folder: Path, device: torch.device) -> ListOps:
+        if config.original:
+            return read_folder(folder, config.longest).to(device)
         sizes = (config.train_size, config.test_size, config.test_size)
         depths = range(1, config.depth + 1)
         return load(folder, sizes, lengths=(SHORTEST, config.longest), depths=depths).to(device)
@@ -107,33 +124,41 @@ class ListOpsExperiment(Experiment):
             case _:
                 return found.replace(samples=trial.suggest_categorical("samples", [2, 4, 5]))
 
+    def read_test(self, file: Path) -> None:
+        """An original file. What is longer than the expressions of training, or has other operators, is left out."""
+        test = read(file, SAMPLED, self.config.longest).to(self.data.test.tokens.device)
+        self.data = replace(self.data, test=test)
+
     @property
     def items(self) -> int:
         return len(self.data.train.tokens)
 
     def loss(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         batch = _batch(self.data.train, index)
-        dist = self.posterior(batch, generator)
+        dist, masks = self.posterior(batch, generator), self.classifier.masks(batch.tokens, generator)
         seen: list[tuple[Tensor, Tensor]] = []  # structures and the answers' logits
 
         def objective(structure: Tensor) -> Tensor:
-            logits = self.answer(batch, structure, generator)
+            logits = self.answer(batch, structure, masks)
             seen.append((structure.detach(), logits.detach()))
             return cross_entropy(logits, batch.answers)
 
         loss = self.estimator(dist, objective, self.context(batch, generator), generator=generator).mean()
-        return loss, {name: value.mean() for name, value in metrics(batch, *seen[0]).items()}
+        return loss, means(totals(batch, *seen[0]))
 
     def gradient_std(self, index: Tensor, generator: torch.Generator) -> float:
         batch = _batch(self.data.train, index)
         with torch.no_grad():  # the critic is in eval mode now, in which cuDNN's LSTMs cannot go back
             dist, context = self.posterior(batch, generator), self.context(batch, generator)
 
-        def objective(structure: Tensor) -> Tensor:
-            return cross_entropy(self.answer(batch, structure, generator), batch.answers)
+        def objective(masks: Masks, structure: Tensor) -> Tensor:
+            return cross_entropy(self.answer(batch, structure, masks), batch.answers)
+
+        def draw() -> Tensor:
+            loss = partial(objective, self.classifier.masks(batch.tokens, generator))
+            return gradients(self.estimator, dist, loss, 1, generator, context)
 
         # One by one: the n² messages of relaxed structures fill gigabytes.
-        draw = partial(gradients, self.estimator, dist, objective, 1, generator, context)
         grads = torch.cat([draw() for _ in range(DRAWS)])
         return grads.std(0)[dist.racing].mean().item()
 
@@ -142,9 +167,9 @@ class ListOpsExperiment(Experiment):
         logits = self.encoder(batch.tokens, generator)
         return Arborescence(logits, root=0, lengths=batch.lengths, validate_args=False)
 
-    def answer(self, batch: Split, structure: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def answer(self, batch: Split, structure: Tensor, masks: Masks | None = None) -> Tensor:
         """Logits of the answers. Structures whose gradient is asked for are relaxed, or have to pass for it."""
-        return self.classifier(batch.tokens, structure, hard=not structure.requires_grad, generator=generator)
+        return self.classifier(batch.tokens, structure, hard=not structure.requires_grad, masks=masks)
 
     def context(self, batch: Split, generator: torch.Generator) -> Tensor | None:
         """What RELAX's critic and the surrogate see of the tokens."""
@@ -161,10 +186,10 @@ class ListOpsExperiment(Experiment):
         for chunk in zip(*(x.split(CHUNK) for x in data), strict=True):
             batch = Split(*(x.long() for x in chunk))
             structure = self.posterior(batch).sample((1,), generator=generator)
-            for name, value in metrics(batch, structure, self.answer(batch, structure)).items():
-                sums[name] = sums.get(name, 0.0) + value.sum(dtype=torch.float64)
-        means = torch.stack(list(sums.values())) / len(data.tokens)
-        return dict(zip(sums, means.tolist(), strict=True))
+            for name, found in totals(batch, structure, self.answer(batch, structure)).items():
+                sums[name] = sums.get(name, 0.0) + found
+        found = means(sums)
+        return dict(zip(found, torch.stack(list(found.values())).tolist(), strict=True))
 
 
 def _batch(split: Split, index: Tensor) -> Split:
@@ -177,6 +202,20 @@ def cross_entropy(logits: Tensor, answers: Tensor) -> Tensor:
     return -(F.one_hot(answers, ANSWERS) * logits.log_softmax(-1)).sum(-1)
 
 
+def totals(batch: Split, structure: Tensor, logits: Tensor) -> dict[str, Tensor]:
+    """(2,) of each metric: its sum, and how many structures it is of. A digit on its own has no edges to count."""
+    found = {}
+    for name, value in metrics(batch, structure, logits).items():
+        counted = (batch.lengths > (1 if name in EDGES else 0)).expand_as(value)
+        found[name] = torch.stack([torch.where(counted, value, 0.0).sum(dtype=torch.float64), counted.sum()])
+    return found
+
+
+def means(totals: dict[str, Tensor]) -> dict[str, Tensor]:
+    """0 where there was nothing to count."""
+    return {name: total / count.clamp(min=1) for name, (total, count) in totals.items()}
+
+
 def metrics(batch: Split, structure: Tensor, logits: Tensor) -> dict[str, Tensor]:
     """Of each structure, (*S, B), for structures (*S, B, n, n) and the answers' logits (*S, B, 10)."""
     right = (logits.argmax(-1) == batch.answers).float()
@@ -184,7 +223,7 @@ def metrics(batch: Split, structure: Tensor, logits: Tensor) -> dict[str, Tensor
 
 
 def edge_metrics(batch: Split, structure: Tensor) -> dict[str, Tensor]:
-    """How many edges are right, (*S, B).
+    """How many edges are right, (*S, B); anything for a digit on its own, which has none.
 
     Brackets are no arguments, and the paper's true edges go from functions to arguments. So precision and recall leave
     out every edge that enters or leaves a bracket: what hangs from a bracket is missed, and counts for recall, but was

@@ -5,8 +5,9 @@ check by reading. `heads`, `depths` and `answers` do the same for many at once, 
 """
 
 import math
+import re
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,26 +39,27 @@ class Expression(NamedTuple):
 
 
 def parse(text: str, where: str = "") -> Expression:
-    """Read one expression. The round brackets of the original files repeat its structure; they are left out.
+    """Read one expression. The round brackets of the original files repeat its structure: they have to be balanced,
+    and are left out.
 
     Args:
-        where: the file and the line, for errors. They count tokens from 1.
+        where: the file and the line, for errors. They count tokens and characters from 1.
 
     >>> parse("( ( ( [MIN 3 ) ( ( ( ( [MED 3 ) 5 ) 4 ) ] ) ) ] )").heads
     array([-1,  0,  0,  2,  2,  2,  2,  0], dtype=int16)
     >>> parse("[MIN 3 [MED ] ]", where="test.tsv, line 7")
     Traceback (most recent call last):
     ...
-    ValueError: test.tsv, line 7: token 4 of 5, ']': the operator before it has no arguments
+    ValueError: test.tsv, line 7: column 13, token 4 of 5, ']': the operator before it has no arguments
     """
-    words = [word for word in text.split() if word not in ("(", ")")]
+    words = _words(text, where)
     if not words:
-        raise ValueError(f"{where}: there is no expression" if where else "there is no expression")
+        raise ValueError(_said(where, "there is no expression"))
     tokens: list[int] = []
     heads: list[int] = []
     still_open: list[int] = []  # the places of operators
     depth = 0
-    for place, word in enumerate(words):
+    for place, (word, _) in enumerate(words):
         if reason := _objection(word, tokens, still_open):
             raise _malformed(where, words, place, reason)
         # An arborescence over all tokens needs a head for a bracket as well, although it is no argument. Its operator
@@ -74,6 +76,22 @@ def parse(text: str, where: str = "") -> Expression:
     return Expression(np.array(tokens, np.uint8), np.array(heads, np.int16), depth)
 
 
+def _words(text: str, where: str) -> list[tuple[str, int]]:
+    """Each with its column, without round brackets."""
+    found = [(match[0], match.start() + 1) for match in re.finditer(r"\S+", text)]
+    round_open: list[int] = []  # their columns
+    for word, column in found:
+        if word == "(":
+            round_open.append(column)
+        elif word == ")":
+            if not round_open:
+                raise ValueError(_said(where, f"column {column}, ')'", "there is no round bracket to close"))
+            round_open.pop()
+    if round_open:
+        raise ValueError(_said(where, f"column {round_open[-1]}, '('", "it is never closed"))
+    return [(word, column) for word, column in found if word not in ("(", ")")]
+
+
 def _objection(word: str, tokens: list[int], still_open: list[int]) -> str:
     """What is wrong with a word after these tokens; nothing if it may stand there."""
     if word not in _NUMBERS:
@@ -87,9 +105,13 @@ def _objection(word: str, tokens: list[int], still_open: list[int]) -> str:
     return ""
 
 
-def _malformed(where: str, words: list[str], place: int, reason: str) -> ValueError:
-    position = f"token {place + 1} of {len(words)}, {words[place]!r}"
-    return ValueError(": ".join(filter(None, (where, position, reason))))
+def _malformed(where: str, words: list[tuple[str, int]], place: int, reason: str) -> ValueError:
+    word, column = words[place]
+    return ValueError(_said(where, f"column {column}, token {place + 1} of {len(words)}, {word!r}", reason))
+
+
+def _said(*parts: str) -> str:
+    return ": ".join(filter(None, parts))
 
 
 def unparse(tokens: Sequence[int] | np.ndarray) -> str:
@@ -107,15 +129,18 @@ def evaluate(tokens: Sequence[int] | np.ndarray) -> int:
     >>> evaluate(parse("[MIN 3 [MED 3 5 4 ] 2 ]").tokens)
     2
     """
-    rest = iter(np.asarray(tokens).tolist())
-    return _value(next(rest), rest)
-
-
-def _value(token: int, rest: Iterator[int]) -> int:
-    if token < CLOSE:
-        return token - 1
-    arguments = [_value(argument, rest) for argument in iter(rest.__next__, CLOSE)]
-    return _FUNCTIONS[token - CLOSE - 1](arguments)
+    lists: list[list[int]] = [[]]  # the arguments so far: of the outside, and of each operator that is open
+    operators: list[int] = []
+    for token in np.asarray(tokens).tolist():
+        if token > CLOSE:
+            operators.append(token)
+            lists.append([])
+        elif token == CLOSE:
+            arguments = lists.pop()
+            lists[-1].append(_FUNCTIONS[operators.pop() - CLOSE - 1](arguments))
+        elif token != PADDING:
+            lists[-1].append(token - 1)
+    return lists[0][0]
 
 
 def depths(tokens: np.ndarray) -> np.ndarray:

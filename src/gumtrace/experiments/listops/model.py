@@ -2,6 +2,7 @@
 host waits for its device, and padding changes neither the results of the others nor their gradients."""
 
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,13 @@ class Encoder(nn.Module):
         """There is nothing to compile: an LSTM is one call of a library, which torch.compile leaves alone."""
 
 
+class Masks(NamedTuple):
+    """Which entries dropout leaves in the classifier; None if it leaves all."""
+
+    messages: Tensor | None = None  # (rounds, *B, n, hidden), of the token that sends
+    out: Tensor | None = None  # (*B, hidden)
+
+
 class Classifier(nn.Module):
     """A graph network that works an expression out, from the inside to the outside, and reads its first token.
 
@@ -59,6 +67,9 @@ class Classifier(nn.Module):
     them. Otherwise any numbers will do, and gradients reach them: n² messages, weighted. A linear layer on [receiver,
     sender] is the sum of one on each, so that all but the second layer is computed at the tokens.
 
+    What dropout leaves is drawn apart, by `masks`, and is the same for all structures of an item: given it they are
+    still independent, so that gradients stay unbiased, and their losses differ by the structures alone.
+
     >>> tokens, structure = torch.tensor([[12, 4, 2, 11, 0]]), torch.rand(3, 1, 5, 5)
     >>> Classifier(hidden=8)(tokens, structure, hard=False).shape
     torch.Size([3, 1, 10])
@@ -72,22 +83,28 @@ class Classifier(nn.Module):
         self.norm = nn.LayerNorm(hidden)
         self.out1, self.out2 = nn.Linear(hidden, hidden), nn.Linear(hidden, ANSWERS)
 
-    def forward(
-        self, tokens: Tensor, structure: Tensor, *, hard: bool, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def masks(self, tokens: Tensor, generator: torch.Generator | None = None) -> Masks:
+        """For tokens (*B, n), and any number of structures. After training nothing is drawn."""
+        if not self.training:
+            return Masks()
+        batch, hidden = tokens.shape, self.out1.in_features
+        messages = kept((self.rounds, *batch, hidden), self.dropout, generator, tokens.device)
+        return Masks(messages, kept((*batch[:-1], hidden), self.dropout, generator, tokens.device))
+
+    def forward(self, tokens: Tensor, structure: Tensor, *, hard: bool, masks: Masks | None = None) -> Tensor:
         """Logits of the answers, (*S, *B, 10), for tokens (*B, n) and structures (*S, *B, n, n)."""
+        messages, out = masks or Masks()
         own = self.embedding(tokens)  # (*B, n, hidden)
         structure = structure.to(own.dtype)
         receiver, _ = self.message1.weight.chunk(2, 1)
         receiving = F.linear(own, receiver, self.message1.bias)
         receiving = structure.mT @ receiving if hard else receiving[..., None, :]  # of the heads, or of all
         state = self.norm(own)
-        messages = (*(structure.shape[:-1] if hard else structure.shape), own.shape[-1])
-        for _ in range(self.rounds):
-            keep = kept(messages, self.dropout, generator, own.device) if self.training else None
+        for i in range(self.rounds):
+            keep = None if messages is None else messages[i]
             state = self._round(own, receiving, state, structure, keep, hard)
         hidden = torch.relu(self.out1(state[..., 0, :]))
-        return self.out2(dropout(hidden, self.dropout, generator, self.training)).to(own.dtype)
+        return self.out2(thinned(hidden, self.dropout, out)).to(own.dtype)
 
     def compile(self, *args, **kwargs) -> None:
         """A round, which is nearly all of the work; what draws from a generator cannot be compiled."""
@@ -101,6 +118,7 @@ class Classifier(nn.Module):
         if hard:
             received = structure @ self._messages(receiving + sending, keep)
         else:
+            keep = None if keep is None else keep[..., None, :, :]  # the same for all that receive
             made = self._messages(receiving + sending[..., None, :, :], keep)  # (*S, *B, n, n, hidden)
             received = (structure[..., None, :] @ made).squeeze(-2)
         return self.norm(own + received)

@@ -14,6 +14,7 @@ TAGS = (
 PUNCTUATION = "PUNCT"
 _COLUMNS = 10
 _ID, _FORM, _TAG, _HEAD = 0, 1, 3, 6  # columns
+_DIGITS = 9  # of a number, at most: Python refuses to read those of thousands
 
 
 class Sentence(NamedTuple):
@@ -96,7 +97,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     opener = lzma.open if path.suffix == ".xz" else open
     number = 0
     try:
-        with opener(path, "rt", encoding="utf-8") as file:
+        with opener(path, "rt", encoding="utf-8-sig") as file:  # with a byte order mark or without
             for number, line in enumerate(file, 1):
                 yield number, str(line).rstrip("\r\n")
     except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
@@ -114,15 +115,19 @@ def _row(line: str, place: int, number: int, path: Path) -> _Row | None:
         if all(part.isdecimal() for part in name.split("-", 1)) or all(part.isdecimal() for part in name.split(".", 1)):
             return None
         raise ValueError(f"{where}: words are numbered 1, 2, ..., ranges are 3-4 and empty nodes 8.1, not {name!r}")
-    if int(name) != place:
-        raise ValueError(f"{where}: word {place} of the sentence should be here, not word {name}")
+    if not _is_number(name) or int(name) != place:
+        raise ValueError(f"{where}: word {place} of the sentence should be here, not word {name[:40]}")
     if not columns[_FORM]:
         raise ValueError(f"{where}: word {name} is empty")
     if tag not in TAGS:
         raise ValueError(f"{where}: {tag!r} is no universal tag; these are: {' '.join(TAGS)}")
-    if not head.isdecimal():
-        raise ValueError(f"{where}: the head of a word is the number of another one, or 0, not {head!r}")
+    if not _is_number(head):
+        raise ValueError(f"{where}: the head of a word is the number of another one, or 0, not {head[:40]!r}")
     return _Row(columns[_FORM], tag, int(head), number)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _DIGITS
 
 
 def _sentence(rows: list[_Row], path: Path) -> Sentence:
