@@ -1,4 +1,4 @@
-"""The data of the graph layout experiment: frames against networkx, trees against their law, damaged caches."""
+"""The data of the graph layout experiment: frames against networkx, trees against their law, the cache."""
 
 import sys
 
@@ -195,56 +195,6 @@ def test_cache_is_read_back(tmp_path, monkeypatch):
     assert same(other, load(str(folder), **SMALL, seed=1))
     with pytest.raises(TypeError, match=r"must be an integer, got 40\.5"):  # not rounded to a file that is there
         load(folder, **{**SMALL, "sizes": (40.5, 20, 10)})
-
-
-def cached(folder):
-    load(folder, **SMALL)
-    (path,) = folder.iterdir()
-    return path
-
-
-@pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.99])
-def test_half_a_file(tmp_path, share):
-    path = cached(tmp_path)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(ValueError, match=f"{path.name} cannot be used: it is damaged.* delete it"):
-        load(tmp_path, **SMALL)
-
-
-def test_a_file_of_something_else(tmp_path):
-    path = cached(tmp_path)
-    path.write_text("positions of nodes\n")
-    with pytest.raises(ValueError, match=r"damaged, or no file of torch\.save"):
-        load(tmp_path, **SMALL)
-    for other in (torch.zeros(3), {"weight": torch.zeros(3)}):
-        torch.save(other, path)
-        with pytest.raises(ValueError, match=r"holds something else.* delete it"):
-            load(tmp_path, **SMALL)
-
-
-def test_a_file_of_other_arguments_or_another_format(tmp_path, monkeypatch):
-    path = cached(tmp_path)
-    load(tmp_path, **SMALL, seed=1)
-    (other,) = set(tmp_path.iterdir()) - {path}
-    with monkeypatch.context() as patch:
-        patch.setattr(data, "FORMAT", data.FORMAT + 1)
-        with pytest.raises(ValueError, match=f"its format {data.FORMAT - 1} should be {data.FORMAT}; delete it"):
-            load(tmp_path, **SMALL)
-    other.replace(path)
-    with pytest.raises(ValueError, match=r"its arguments .*'seed': 1.* should be .*'seed': 0.*; delete it"):
-        load(tmp_path, **SMALL)
-
-
-def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
-    def save(content, path):
-        path.write_bytes(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(torch, "save", save)
-    with pytest.raises(KeyboardInterrupt):
-        load(tmp_path, **SMALL)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The data of the ListOps experiment: the splits, the cache, and the original files."""
+"""The data of the ListOps experiment: the splits and the cache."""
 
 import sys
 
@@ -159,50 +159,3 @@ def test_every_argument_has_a_file_of_its_own(tmp_path):
     for other in ({}, {"seed": 1}, {"sizes": (40, 20, 11)}, {"lengths": (11, 50)}, {"depths": (1, 2)}):
         load(tmp_path, **{**SMALL, **other})
     assert len(list(tmp_path.iterdir())) == 5
-
-
-def cached(folder):
-    load(folder, **SMALL)
-    (path,) = folder.iterdir()
-    return path
-
-
-@pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.99])
-def test_half_a_file(tmp_path, share):
-    path = cached(tmp_path)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(ValueError, match=f"{path.name} cannot be used: it is damaged.* delete it"):
-        load(tmp_path, **SMALL)
-
-
-def test_a_file_of_something_else(tmp_path):
-    path = cached(tmp_path)
-    for other in (torch.zeros(3), {"weight": torch.zeros(3)}):
-        torch.save(other, path)
-        with pytest.raises(ValueError, match=r"holds something else.* delete it"):
-            load(tmp_path, **SMALL)
-
-
-def test_a_file_of_other_arguments_or_another_format(tmp_path, monkeypatch):
-    path = cached(tmp_path)
-    load(tmp_path, **SMALL, seed=1)
-    (other,) = set(tmp_path.iterdir()) - {path}
-    with monkeypatch.context() as patch:
-        patch.setattr(data, "FORMAT", data.FORMAT + 1)
-        with pytest.raises(ValueError, match=f"its format {data.FORMAT - 1} should be {data.FORMAT}; delete it"):
-            load(tmp_path, **SMALL)
-    other.replace(path)
-    with pytest.raises(ValueError, match=r"its arguments .*'seed': 1.* should be .*'seed': 0.*; delete it"):
-        load(tmp_path, **SMALL)
-
-
-def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
-    def save(content, path):
-        path.write_bytes(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(torch, "save", save)
-    with pytest.raises(KeyboardInterrupt):
-        load(tmp_path, **SMALL)
-    assert not list(tmp_path.iterdir())

@@ -12,8 +12,7 @@ from gumtrace.experiments.records import ITERATION, Record
 from gumtrace.experiments.reporting import Column, Report, family
 from gumtrace.experiments.tables import number
 from gumtrace.extras import require
-from gumtrace.plotting.curves import _COLOURS
-from gumtrace.plotting.style import INK, PAPER, SOFT
+from gumtrace.plotting.style import INK, PAPER, SERIES, SOFT
 
 _TRANSIENT = 0.1  # of the iterations; what comes after must fit into the picture, what comes before need not
 _WIDTH, _HEIGHT, _LEGEND = 5.0, 3.3, 2.1  # inches, of a panel and of the legend
@@ -39,7 +38,7 @@ def _figure(shown: list[Choice], column: Column, place: int):
     high = -(-len(blocks) // wide)
     size = (_WIDTH * wide + _LEGEND, _HEIGHT * high + 0.3)
     figure = require("matplotlib.figure", "plot").Figure(figsize=size, layout="constrained")
-    colours = dict(zip(dict.fromkeys(choice.estimator for choice in shown), cycle(_COLOURS), strict=False))
+    colours = dict(zip(dict.fromkeys(choice.estimator for choice in shown), cycle(SERIES), strict=False))
     panels = figure.subplots(high, wide, squeeze=False, sharey=True).flatten()
     for ax, same in zip(panels, blocks, strict=False):
         _panel(ax, same, column, colours)

@@ -89,6 +89,14 @@ class Experiment(nn.Module, ABC):
         groups = [{"params": model, "lr": self.config.lr, "weight_decay": self.config.weight_decay}]
         return groups + ([{"params": own, "lr": self.config.estimator_lr, "weight_decay": 0.0}] if own else [])
 
+    def with_own_rate(self, part: nn.Module, lr: float) -> list[dict[str, Any]]:
+        """The same, with a group for a part of the model that learns at the rate `lr`; 0: at that of the rest."""
+        model, *own = Experiment.parameter_groups(self)
+        inside = {id(p) for p in part.parameters()}
+        parts = [[p for p in model["params"] if (id(p) in inside) == chosen] for chosen in (False, True)]
+        rates = (model["lr"], lr or model["lr"])
+        return [{**model, "params": p, "lr": rate} for p, rate in zip(parts, rates, strict=True)] + own
+
 
 def build_estimator(config: Config, critic: nn.Module | None = None, surrogate: nn.Module | None = None) -> Estimator:
     """The one the config names. `critic` and `surrogate` are the experiment's own, for those that need one.

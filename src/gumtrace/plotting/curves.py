@@ -8,12 +8,10 @@ import numpy as np
 
 from gumtrace.diagnostics.statistics import GradientStatistics
 from gumtrace.extras import require
-from gumtrace.plotting.style import CHOSEN, INK, SOFT
+from gumtrace.plotting.style import CHOSEN, INK, SERIES, SOFT
 from gumtrace.toy.optimise import Curve
 
-# Okabe and Ito's colours, which every kind of colour vision tells apart; dashes where they run out
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#22292f", "#7b858d", "#8a6d3b")
-_LINES = tuple(product(("-", "--", ":"), _COLOURS))
+_LINES = tuple(product(("-", "--", ":"), SERIES))  # dashes where the colours run out
 
 
 def optimisation(curves: Sequence[Curve], path: str | Path, title: str = "") -> Path:

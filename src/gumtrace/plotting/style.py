@@ -11,6 +11,9 @@ FAINT = "#dfe3e6"  # what lost
 PAPER = "#ffffff"
 CHOSEN = "#0b6aa8"
 ACCENT = "#c8590a"  # a root, and what was contracted
+# Okabe and Ito's colours, which every kind of colour vision tells apart
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#22292f", "#7b858d", "#8a6d3b")
+RIGHT, WRONG = SERIES[2], SERIES[1]
 MANY = 24  # nodes or keys; above, there is no room for names and numbers
 SHADES = ("#fbe7d3", "#f7d3b0", "#f2be8d", "#ecaa6c")  # cycles, from the outermost in
 

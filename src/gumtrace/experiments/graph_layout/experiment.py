@@ -60,11 +60,7 @@ class GraphLayout(Experiment):
         )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        model, *own = super().parameter_groups()
-        decoder = {id(p) for p in self.decoder.parameters()}
-        parts = [[p for p in model["params"] if (id(p) in decoder) == inside] for inside in (False, True)]
-        rates = (self.config.lr, self.config.decoder_lr or self.config.lr)
-        return [{**model, "params": p, "lr": lr} for p, lr in zip(parts, rates, strict=True)] + own
+        return self.with_own_rate(self.decoder, self.config.decoder_lr)
 
     @staticmethod
     def smoke(config: GraphLayoutConfig) -> GraphLayoutConfig:

@@ -8,10 +8,8 @@ from torch import Tensor
 
 from gumtrace.experiments.graph_layout.experiment import GraphLayout
 from gumtrace.extras import require
-from gumtrace.plotting.curves import _COLOURS
-from gumtrace.plotting.style import CHOSEN, INK, SOFT, bare
+from gumtrace.plotting.style import CHOSEN, INK, RIGHT, SOFT, WRONG, bare
 
-RIGHT, WRONG = _COLOURS[2], _COLOURS[1]  # green and vermilion, which every kind of colour vision tells apart
 _VISIBLE = 0.02  # probability of an edge; below, it is not drawn
 _ACROSS = 3  # items in a row
 _SIDE, _GAP = 2.1, 0.12  # of a panel, in inches; between items, in panels

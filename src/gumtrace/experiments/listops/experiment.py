@@ -82,11 +82,7 @@ class ListOpsExperiment(Experiment):
         )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        model, *own = super().parameter_groups()
-        classifier = {id(p) for p in self.classifier.parameters()}
-        parts = [[p for p in model["params"] if (id(p) in classifier) == inside] for inside in (False, True)]
-        rates = (self.config.lr, self.config.classifier_lr or self.config.lr)
-        return [{**model, "params": p, "lr": lr} for p, lr in zip(parts, rates, strict=True)] + own
+        return self.with_own_rate(self.classifier, self.config.classifier_lr)
 
     @staticmethod
     def smoke(config: ListOpsConfig) -> ListOpsConfig:

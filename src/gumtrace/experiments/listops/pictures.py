@@ -5,20 +5,18 @@ from pathlib import Path
 from textwrap import fill
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
+from gumtrace.experiments.arcs import HIGH, arc
 from gumtrace.experiments.listops.data import Split
 from gumtrace.experiments.listops.experiment import ListOpsExperiment
 from gumtrace.experiments.listops.expressions import CLOSE, VOCABULARY
 from gumtrace.extras import require
-from gumtrace.plotting.curves import _COLOURS
-from gumtrace.plotting.style import CHOSEN, INK, SOFT, bare
+from gumtrace.plotting.style import CHOSEN, INK, RIGHT, SOFT, WRONG, bare
 
-RIGHT, WRONG = _COLOURS[2], _COLOURS[1]  # green and vermilion, which every kind of colour vision tells apart
 _TOKEN = 0.27  # inches from token to token
 _HEIGHT = 2.5  # inches of an item
-_HIGH, _GAP = 1.0, 0.16  # of the widest arc, and where arcs begin, above and below the middle of the tokens
+_GAP = 0.16  # where arcs begin, above and below the middle of the tokens
 _LETTERS = 13  # of the caption, to an inch
 _CAPTION = (
     "Arcs go from functions to arguments, and end with a dot. Above, blue: the parse. Below: the mode of the "
@@ -76,18 +74,16 @@ def _panel(ax, item: _Item, tokens: int) -> None:
     guess = "right" if item.guess == item.answer else f"taken for {item.guess}"
     title = f"value {item.answer}, {guess}; {sum(arguments)} of {len(arguments)} edges right"
     ax.set_title(title, fontsize=9, color=INK)
-    reach = _GAP + _HIGH + 0.05
+    reach = _GAP + HIGH + 0.05
     bare(ax, (-1, tokens), (-reach, reach), "", equal=False)
 
 
 def _arcs(ax, item: _Item, heads: list[int], side: int, colours: list[str]) -> None:
     """On one side of the tokens, 1 above and -1 below."""
     widest = len(item.words) - 1
-    turn = np.linspace(0, np.pi, 40)
     for place in range(1, len(item.words)):
         head, bracket = heads[place], item.words[place] == VOCABULARY[CLOSE]
-        x = (head + place) / 2 + (head - place) / 2 * np.cos(turn)
-        y = side * (_GAP + _HIGH * (abs(head - place) / widest) ** 0.7 * np.sin(turn))
+        x, y = arc(head, place, widest, side, _GAP)
         colour = SOFT if bracket else colours[place]
         dashes = ":" if bracket else (0, (3, 1.2)) if colour == WRONG else "-"
         thin = bracket or colour == CHOSEN

@@ -7,16 +7,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from gumtrace.experiments.arcs import HIGH, arc
 from gumtrace.experiments.treebank.experiment import TreebankExperiment
 from gumtrace.extras import require
-from gumtrace.plotting.curves import _COLOURS
-from gumtrace.plotting.style import CHOSEN, INK, SOFT, bare
+from gumtrace.plotting.style import CHOSEN, INK, RIGHT, SOFT, WRONG, bare
 
-RIGHT, WRONG = _COLOURS[2], _COLOURS[1]  # green and vermilion, which every kind of colour vision tells apart
 ROOT = "•"  # node 0
 _GAP_INCHES, _LETTER = 0.16, 0.075  # between words, and of a letter
 _HEIGHT = 2.3  # inches of a sentence
-_HIGH, _GAP = 1.0, 0.2  # of the widest arc, and where arcs begin, above and below the middle of the words
+_GAP = 0.2  # where arcs begin, above and below the middle of the words
 _LONGEST = 24  # words that fit into a picture
 _LETTERS = 13  # of the caption, to an inch
 _CAPTION = (
@@ -77,18 +76,17 @@ def _panel(ax, item: _Item, width: float) -> None:
     for x, word in zip(item.places, item.words, strict=True):
         ax.text(x, 0, word, ha="center", va="center", fontsize=8, color=INK)
     ax.set_title(f"{sum(right[1:])} of {len(right) - 1} heads right", fontsize=9, color=INK, loc="left")
-    reach = _GAP + _HIGH + 0.05
+    reach = _GAP + HIGH + 0.05
     bare(ax, (0, width), (-reach, reach), "", equal=False)
 
 
 def _arcs(ax, item: _Item, heads: list[int], side: int, colours: list[str]) -> None:
     """On one side of the words, 1 above and -1 below."""
-    places, turn = item.places, np.linspace(0, np.pi, 40)
+    places = item.places
     widest = places[-1] - places[0]
     for word in range(1, len(heads)):
         start, end, colour = places[heads[word]], places[word], colours[word]
-        x = (start + end) / 2 + (start - end) / 2 * np.cos(turn)
-        y = side * (_GAP + _HIGH * (abs(end - start) / widest) ** 0.7 * np.sin(turn))
+        x, y = arc(start, end, widest, side, _GAP)
         dashes = (0, (3, 1.2)) if colour == WRONG else "-"
         ax.plot(x, y, color=colour, linestyle=dashes, linewidth=0.9 if colour == CHOSEN else 1.2, zorder=2)
         ax.plot(end, side * _GAP, ".", color=colour, markersize=5, zorder=3)
