@@ -1,6 +1,7 @@
 """One model in training: a config, a seed, a folder. `advance` is one iteration; everything random in it is a function
 of the seed, the shard and the iteration, so that a run that was cut off goes on exactly as it would have."""
 
+import gc
 import math
 import time
 from collections.abc import Iterator
@@ -218,6 +219,7 @@ class Run:
         graph = torch.cuda.CUDAGraph()
         for generator in self.generators:
             graph.register_generator_state(generator)
+        gc.collect()  # the graph of a run that is over: were it freed while this one is recorded, CUDA would give up
         with torch.cuda.graph(graph, stream=self.stream):
             self._update()
         with self._here():

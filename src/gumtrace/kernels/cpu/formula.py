@@ -18,7 +18,6 @@ from gumtrace.kernels.cpu.incidence import (
     gather,
     incidence,
     up,
-    winner_of,
     workspace,
 )
 from gumtrace.kernels.cpu.jit import inlined, jit
@@ -61,7 +60,7 @@ def log_prob(start, stop, geometry, logits, winners, links, out, totals):
         _log_totals(s, x, groups, totals[i])
         total = 0.0
         for b in range(geometry.decisions):
-            winner = winner_of(geometry, winners[i], links[i], b)
+            winner = s.won[b]
             if winner >= 0:
                 total += np.float64(x[winner]) - totals[i, b] if x[winner] > -np.inf else -np.inf
         out[i] = total
@@ -94,7 +93,7 @@ def log_prob_grad(start, stop, geometry, logits, winners, links, totals, grad, o
             for b in range(geometry.decisions):
                 s.d_ref[b] = -totals[i, b]
                 s.d_val[b] = -grad[i]
-                winner = winner_of(geometry, winners[i], links[i], b)
+                winner = s.won[b]
                 if winner >= 0:
                     out[j, winner] += grad[i]
             down(s, groups)
@@ -188,7 +187,7 @@ def conditional(start, stop, geometry, logits, sizes, winners, links, seed, atte
             log_exponential_row(own_seed, i * geometry.keys, s.row, s.offsets[groups + 1], spare, s.scratch)
             _add_fresh(s, x, groups, spare, more)
             g[i, :] = -np.inf
-            _place(s, geometry, x, groups, winners[i], links[i], g[i])
+            _place(s, geometry, x, groups, g[i])
             failed[i] = False
             if geometry.kind != ARBORESCENCE:
                 break
@@ -224,7 +223,7 @@ def _add_fresh(s, x, groups, shared, more):
 
 
 @jit
-def _place(s, geometry, x, groups, winners, links, g):
+def _place(s, geometry, x, groups, g):
     """Write G by key. Chains and trees keep their strict order."""
     row = s.row
     below = row.dtype.type(-np.inf)
@@ -235,7 +234,7 @@ def _place(s, geometry, x, groups, winners, links, g):
             node = min(node, np.nextafter(row.dtype.type(s.top[s.parent[q]]), below))
         s.top[q] = node
         cap = np.nextafter(node, below) if ordered else row.dtype.type(np.inf)
-        winner = winner_of(geometry, winners, links, s.decision[q])
+        winner = s.won[s.decision[q]]
         for i in places(s.offsets[q], s.offsets[q + 1]):
             k = s.keys[i]
             if k == winner:
@@ -266,7 +265,7 @@ def conditional_grad(start, stop, geometry, logits, winners, links, totals, z, g
                     row[p] = min(np.float64(g[i, s.keys[p]]) + s.ref[q], 0.0)
             exp_row(row, s.offsets[groups], s.scratch)
             for q in range(groups):
-                winner = winner_of(geometry, winners[i], links[i], s.decision[q])
+                winner = s.won[s.decision[q]]
                 total = 0.0
                 for p in places(s.offsets[q], s.offsets[q + 1]):
                     k = s.keys[p]

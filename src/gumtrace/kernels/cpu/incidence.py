@@ -34,7 +34,18 @@ CLOSE = 60.0  # numbers whose logarithms differ by less can share one exponent, 
 
 @jit
 def incidence(s, geometry, winners, links):
-    """Lists one item's groups; returns their number."""
+    """Lists one item's groups and winners; returns the number of groups. Winners are listed once, because a function
+    of the geometry called for each of them would count references to its arrays, which takes longer than all else."""
+    for b in range(geometry.decisions):
+        if geometry.kind == BINARY_TREE:
+            s.won[b] = b if -1 <= links[b] < geometry.n else -1
+        else:
+            s.won[b] = winners[b] if winners[b] < geometry.keys else -1
+    return _list_groups(s, geometry, winners, links)
+
+
+@jit
+def _list_groups(s, geometry, winners, links):
     kind = geometry.kind
     keys, offsets, parent, decision = s.keys, s.offsets, s.parent, s.decision
     if kind == ARBORESCENCE:
@@ -81,14 +92,6 @@ def _incidence_explicit(count, links, keys, offsets, parent, decision):
     return groups
 
 
-@jit
-def winner_of(geometry, winners, links, b):
-    """The key that won decision b, -1 if there was no such decision."""
-    if geometry.kind == BINARY_TREE:
-        return b if -1 <= links[b] < geometry.n else -1
-    return winners[b] if winners[b] < geometry.keys else -1
-
-
 class Workspace(NamedTuple):
     """What one thread needs to work on an item: its incidence, and numbers by key, group and decision."""
 
@@ -96,6 +99,7 @@ class Workspace(NamedTuple):
     offsets: np.ndarray  # (groups + 2,)
     parent: np.ndarray  # (groups,)
     decision: np.ndarray  # (groups,)
+    won: np.ndarray  # (decisions,) the key that won, -1 if there was no such decision
     ref: np.ndarray  # (groups,) float64, with val: val e^ref
     val: np.ndarray
     top: np.ndarray  # (groups,) float64: the largest exponent so far on the way through the forest
@@ -116,6 +120,7 @@ def workspace(geometry, links, like):
         np.empty(groups + 2, np.int32),
         np.empty(groups, np.int32),
         np.empty(groups, np.int32),
+        np.empty(geometry.decisions, np.int32),
         np.empty(groups),
         np.empty(groups),
         np.empty(groups),
