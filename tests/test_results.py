@@ -6,9 +6,9 @@ import pytest
 
 from gumtrace.cli.table import with_tables
 from gumtrace.experiments import NAMES, find
-from gumtrace.experiments.records import collect
+from gumtrace.experiments.records import ITERATION, canonical, collect
 from gumtrace.experiments.rendering import markdown
-from gumtrace.experiments.reporting import report
+from gumtrace.experiments.reporting import family, report
 from gumtrace.experiments.tables import build
 
 ROOT = Path(__file__).parents[1]
@@ -22,16 +22,40 @@ def test_the_page_has_the_recorded_tables(name):
     assert with_tables(page, name, tables) == page, f"gumtrace table {name} --into docs/experiments.md"
 
 
+def starts(**config) -> list[list[float]]:
+    """Scores of the starts of recorded graph-layout runs, seed by seed."""
+    runs = (r for r in collect([ROOT / "results" / "graph-layout"]) if config.items() <= r.config.items())
+    return [r.result["starts"] for r in runs if r.result and "starts" in r.result]
+
+
+def page() -> str:
+    """In one line."""
+    return " ".join((ROOT / "docs" / "experiments.md").read_text().split())
+
+
 def test_what_the_page_says_of_starts():
     """Numbers in prose, counted once more."""
-    page = " ".join((ROOT / "docs" / "experiments.md").read_text().split())
-    forced, unrolled = (
-        [r.result["starts"] for r in collect([ROOT / "results" / "graph-layout"]) if "starts" in r.result and of(r)]
-        for of in (lambda r: r.config["training"] == "teacher-forced", lambda r: r.config["training"] == "unrolled")
-    )
-    behind = [max(scores) - score for scores in forced for score in scores]
-    assert f"of the {len(behind)} starts {sum(b > 300 for b in behind)} were poor, and at least 700 nats behind" in page
-    assert min(b for b in behind if b > 300) > 700
-    scores = sorted(score for scores in unrolled for score in scores)
-    assert f"of the {len(scores)} starts, three for each seed, 1 found it, and was at least 400 nats ahead" in page
-    assert scores[-1] - scores[-2] > 400
+    forced = [max(scores) - x for scores in starts(training="teacher-forced", frames=10) for x in scores]
+    poor = [behind for behind in forced if behind > 300]
+    assert f"of the {len(forced)} starts {len(poor)} were poor, and at least 700 nats behind" in page()
+    assert min(poor) > 700
+    slow, clipped = (starts(training="unrolled", clip=clip) for clip in (0.0, 1.0))
+    found = [[score > -2300 for score in scores] for scores in slow]
+    assert f"With the first alone {sum(map(sum, found))} of {sum(map(len, found))} starts found the good" in page()
+    assert sum(map(any, found)) == 1
+    worst = min(map(min, clipped))
+    ahead = [[score - worst > 300 for score in scores] for scores in clipped]
+    assert f"With both {sum(map(sum, ahead))} of {sum(map(len, ahead))} starts were at least 300 nats ahead" in page()
+    assert all(map(any, ahead))
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "results" / "tuning").glob("*.jsonl")))
+def test_the_page_says_how_many_settings_were_tried(name):
+    """Short runs, from which the settings of the full ones were taken."""
+    tried = collect([ROOT / "results" / "tuning" / f"{name}.jsonl"])
+    for estimator, training in {(r.config["estimator"], r.config.get("training", "")) for r in tried}:
+        same = [r for r in tried if (r.config["estimator"], r.config.get("training", "")) == (estimator, training)]
+        settings = {canonical(r.setting) for r in same}
+        most = max(r.curve[ITERATION][-1] for r in same)
+        cells = [family(estimator), *([training] if training else []), f"{len(settings)}", f"{len(same)}", f"{most:,}"]
+        assert f"| {' | '.join(cells)} |" in page()
