@@ -144,6 +144,36 @@ def test_variance_gradient_is_that_of_the_squared_norm():
         assert p.grad.item() == pytest.approx(((up - down) / 2e-5).item(), rel=1e-4)
 
 
+class Once(torch.autograd.Function):
+    """x², which can be differentiated once."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * x * grad
+
+
+def test_a_temperature_that_is_kept_takes_first_derivatives_alone():
+    found = []
+    for learned in (True, False):
+        square = torch.square if learned else Once.apply
+        logits = torch.linspace(-1, 1, 10, dtype=torch.float64).view(2, 5).requires_grad_()
+        estimator = E.REBAR(temperature=0.6, scale=0.9).double()
+        estimator.log_temperature.requires_grad_(learned)
+        estimator(
+            gt.Subset(logits, 2), lambda x, square=square: square(x)[..., 1], generator=seeded(4)
+        ).mean().backward()
+        found.append((logits.grad, estimator.scale.grad))
+        assert (estimator.log_temperature.grad is not None) == learned
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("name", ["relax", "rebar"])
 def test_variance_is_lowered_whatever_the_sign_of_the_loss(name):
     """A reward is maximised by -loss; the estimator's variance is not."""

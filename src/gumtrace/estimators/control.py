@@ -24,9 +24,10 @@ class ControlVariate(Estimator):
     def __init__(self, samples: int = 1, leave_one_out: bool | None = None):
         super().__init__(samples)
         self.leave_one_out = checked_leave_one_out(type(self).__name__, samples, leave_one_out)
+        self.scale: Tensor | float = 1.0
 
     def control(self, dist: Structure, noise: Tensor, objective: Objective, context: Tensor | None) -> Tensor:
-        """c(G), (samples, *batch), differentiable in the noise."""
+        """c(G) but for its scale, (samples, *batch), differentiable in the noise."""
         raise NotImplementedError
 
     def estimate(self, dist, objective, context, generator):
@@ -59,11 +60,13 @@ class ControlVariate(Estimator):
         return loss, grad, grad.square().sum()
 
     def _control_and_slope(self, dist, noise, objective, context) -> tuple[Tensor, Tensor]:
-        """c and dc/dG at the noise, the latter with a graph to the parameters of c."""
+        """c and dc/dG at the noise, with a graph to the parameters of c. The scale enters after the derivative, so that
+        to learn it alone takes none of second order."""
         point = noise.detach().requires_grad_()
         control = self.control(dist, point, objective, context)
-        (slope,) = torch.autograd.grad(control.sum(), point, create_graph=True, materialize_grads=True)
-        return control, slope
+        others = any(p.requires_grad for p in self.parameters() if p is not self.scale)
+        (slope,) = torch.autograd.grad(control.sum(), point, create_graph=others, materialize_grads=True)
+        return self.scale * (control if others else control.detach()), self.scale * slope
 
 
 class RELAX(ControlVariate):
@@ -105,7 +108,8 @@ class REBAR(ControlVariate):
         temperature, scale: where learning starts; scale by default at 1, or at 1.3 without leave-one-out.
 
     Its two parameters are scalars, which have further to go than a network's weights: give them a learning rate of
-    their own, such as 0.01.
+    their own, such as 0.01. To learn the temperature takes second derivatives of the objective;
+    `rebar.log_temperature.requires_grad_(False)` keeps it, and first derivatives will do.
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 5, 5, requires_grad=True)
@@ -140,7 +144,7 @@ class REBAR(ControlVariate):
         loss = self.evaluate(dist, objective, soft)
         if not loss.requires_grad:
             raise ValueError("REBAR: the objective must be differentiable in the relaxed structure; RELAX takes any")
-        return self.scale * loss
+        return loss
 
 
 def _inner(slope: Tensor, noise: Tensor) -> Tensor:

@@ -36,6 +36,8 @@ class Config:
     """Structures for each item, K: a batch has N / K items. 0: what suits the estimator, 1 or 4."""
     temperature: float = 1.0
     """Of relaxed structures; where REBAR starts to learn it."""
+    learn_temperature: bool = True
+    """REBAR: or keep it, which takes first derivatives of the objective alone, and less time."""
     draws: int = 4
     """GumbelRao: conditional draws for each structure."""
     extra: int = 64
@@ -69,6 +71,8 @@ class Config:
         for name in ("calls", "draws", "extra", "iterations", "evaluate_every", "starts", "start_iterations", "shards"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.learn_temperature and self.estimator != "REBAR":
+            raise ValueError(f"learn_temperature is REBAR's: {self.estimator} learns none")
         for name in ("temperature", "lr", "estimator_lr"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")

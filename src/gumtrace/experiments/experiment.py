@@ -111,7 +111,9 @@ def build_estimator(config: Config, critic: nn.Module | None = None, surrogate: 
                 raise ValueError("RELAX needs a critic, and this experiment has none")
             return estimators.RELAX(critic, samples)
         case "REBAR":
-            return estimators.REBAR(samples=samples, temperature=temperature)
+            rebar = estimators.REBAR(samples=samples, temperature=temperature)
+            rebar.log_temperature.requires_grad_(config.learn_temperature)
+            return rebar
         case "SurrogateREINFORCE":
             return estimators.SurrogateREINFORCE(surrogate, samples, config.extra)
         case "GumbelRao":

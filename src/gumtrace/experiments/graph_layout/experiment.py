@@ -143,7 +143,8 @@ class GraphLayout(Experiment):
             unrolled = self.config.training == "unrolled"
         few = unrolled or len(structure) < SHARED
         hard = few and (self.config.estimator not in DIFFERENTIATE or not torch.is_grad_enabled())
-        twice = self.config.estimator == "REBAR" and torch.is_grad_enabled()  # its variance has the objective's slope
+        rebar = self.config.estimator == "REBAR" and self.config.learn_temperature
+        twice = rebar and torch.is_grad_enabled()  # its variance has the objective's slope
         if unrolled:
             steps = positions.shape[1] - 1
             predicted = self.decoder.unroll(positions[:, 0], structure, steps, hard=hard, twice=twice)
