@@ -23,6 +23,7 @@ from gumtrace.relaxations import trees  # noqa: E402
 FULL = torch.cuda.is_available()
 DEVICE = "cuda" if FULL else "cpu"
 UNDIRECTED = trees.UNDIRECTED
+KINDS = [(1, True), (UNDIRECTED, True), (UNDIRECTED, False)]  # ROOTED, FOLDED, SPREAD
 
 
 def needs_gpu(test):
@@ -48,6 +49,20 @@ def side_by_side(monkeypatch):
     """The interpreter takes as long for many items of one program as for one."""
     if not FULL:
         monkeypatch.setattr(matrix_tree, "LANES", 512)
+
+
+@pytest.fixture
+def divide(monkeypatch):
+    """Has sums of items divided among so many rows, or not at all (1), however many items there are."""
+
+    def among(parts):
+        def division(items, tile, processors):
+            return (1, parts, max(1, tile * parts // 128)) if parts > 1 else real(items, tile, 0)
+
+        monkeypatch.setattr(matrix_tree, "_division", division)
+
+    real = matrix_tree._division
+    return among
 
 
 def mixed(n, dtype=torch.float64):
@@ -131,9 +146,10 @@ def test_float32(root):
         check(u, sizes, count, root, count > 0, atol=1e-6)
 
 
-@pytest.mark.parametrize("span", [1e5, 1e8])
+@pytest.mark.parametrize(("span", "parts"), [(1e5, 1), (1e8, 1), (1e8, 2)])
 @pytest.mark.parametrize("root", [UNDIRECTED, 2])
-def test_extreme_scores(span, root):
+def test_extreme_scores(divide, span, parts, root):
+    divide(parts)
     u = some_missing(uniform(3, 6, 6, span=span))
     for count in range(3):
         check(u, torch.full((3,), 6, dtype=torch.int32), count, root, count > 0, atol=1e-14 * (100 + span / 100))
@@ -163,12 +179,57 @@ def test_log_weights_without_bound():
         check(u, torch.tensor([4, 4], dtype=torch.int32), count, UNDIRECTED, count > 0, atol=1e-6)
 
 
-def test_programs_take_items_in_turns(monkeypatch):
+@pytest.mark.parametrize(("count", "root", "fold"), [(c, r, f) for c in range(3) for r, f in KINDS])
+@pytest.mark.parametrize(("n", "parts"), [(2, 8), (5, 2), *((n, matrix_tree.PARTS) for n in (20, 50, 100) if FULL)])
+def test_sums_in_parts(divide, n, parts, count, root, fold):
+    some = [3, 4, 5]
+    u, sizes = (x[some] for x in mixed(n))
+    divide(1)
+    whole = check(u, sizes, count, root, fold, atol=1e-11)
+    divide(parts)
+    ours = check(u, sizes, count, root, fold, atol=1e-11)
+    torch.testing.assert_close(ours, whole, rtol=0, atol=1e-11)
+    assert ours[0].eq(0).all()
+
+
+@pytest.mark.parametrize(
+    ("n", "parts", "count", "root"),
+    [
+        (1, 8, 0, 0),
+        (3, 8, 2, 2),
+        (8, 8, 1, UNDIRECTED),
+        (17, 16, 2, UNDIRECTED),
+        (40, 32, 0, 1),
+        (100, 64, 0, UNDIRECTED),
+    ],
+)
+def test_sums_in_parts_of_every_size(divide, n, parts, count, root):
+    """In the interpreter with parts enough that there are few steps; threads would be too many."""
+    u = some_missing(uniform(1, n, n, span=1000.0))
+    divide(matrix_tree.PARTS if FULL else parts)
+    check(u, torch.tensor([max(n - 2, 1)], dtype=torch.int32), count, root, count > 0, atol=1e-11)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_programs_take_items_in_turns(divide, parts, monkeypatch):
     monkeypatch.setattr(matrix_tree, "LANES", 8)
     monkeypatch.setattr(matrix_tree, "_programs", lambda *_: 2)
+    divide(parts)
     u, sizes = mixed(3)
     for count in (0, 2):
         check(u, sizes, count, 0, count > 0, atol=1e-11)
+
+
+def test_few_items_are_divided(monkeypatch):
+    monkeypatch.setattr(matrix_tree, "LANES", 32)
+    few = matrix_tree.FEW * 10
+    for tile in (64, 128):
+        together, parts, warps = matrix_tree._division(few, tile, 10)
+        assert (together, parts) == (1, matrix_tree.PARTS)
+        assert 1 <= warps <= 32
+        assert matrix_tree._division(few + 1, tile, 10)[:2] == (1, 1)
+    assert matrix_tree._division(1, 32, 10)[:2] == (1, 1)
+    assert matrix_tree._division(1, 8, 10) == matrix_tree._division(10**6, 8, 10) == (4, 1, 1)
 
 
 def test_how_many_programs():

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from gumtrace.diagnostics.gradients import gradients
@@ -165,7 +166,10 @@ class ListOpsExperiment(Experiment):
 
     def answer(self, batch: Split, structure: Tensor, masks: Masks | None = None) -> Tensor:
         """Logits of the answers. Structures whose gradient is asked for are relaxed, or have to pass for it."""
-        return self.classifier(batch.tokens, structure, hard=not structure.requires_grad, masks=masks)
+        hard = not structure.requires_grad
+        names = {} if hard or self.config.estimator != "REBAR" else dict(self.classifier.named_parameters())
+        still = {name: p.detach() for name, p in names.items()}  # REBAR has it learn from hard structures alone
+        return functional_call(self.classifier, still, (batch.tokens, structure), {"hard": hard, "masks": masks})
 
     def context(self, batch: Split, generator: torch.Generator) -> Tensor | None:
         """What RELAX's critic and the surrogate see of the tokens."""

@@ -1,6 +1,7 @@
 """Encoder, classifier and critic of ListOps. Tokens are padded to one length: nothing here looks at a value, so that no
 host waits for its device, and padding changes neither the results of the others nor their gradients."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gumtrace.experiments.dropout import dropout, kept, thinned
+from gumtrace.experiments.listops import messages
 from gumtrace.experiments.listops.expressions import VOCABULARY
 
 ANSWERS = 10  # digits
@@ -64,8 +66,9 @@ class Classifier(nn.Module):
     more weights than the messages, and 68 % where messages were added up over all rounds.
 
     `hard` says that structures are 0/1. Each token then has one head at most, and sends one message a round: n of
-    them. Otherwise any numbers will do, and gradients reach them: n² messages, weighted. A linear layer on [receiver,
-    sender] is the sum of one on each, so that all but the second layer is computed at the tokens.
+    them. Otherwise any numbers will do, and gradients reach them: n² messages, weighted, which are never all in the
+    memory of CUDA devices (messages.py). A linear layer on [receiver, sender] is the sum of one on each, so that all
+    but the second layer is computed at the tokens.
 
     What dropout leaves is drawn apart, by `masks`, and is the same for all structures of an item: given it they are
     still independent, so that gradients stay unbiased, and their losses differ by the structures alone.
@@ -93,16 +96,20 @@ class Classifier(nn.Module):
 
     def forward(self, tokens: Tensor, structure: Tensor, *, hard: bool, masks: Masks | None = None) -> Tensor:
         """Logits of the answers, (*S, *B, 10), for tokens (*B, n) and structures (*S, *B, n, n)."""
-        messages, out = masks or Masks()
+        left, out = masks or Masks()
         own = self.embedding(tokens)  # (*B, n, hidden)
         structure = structure.to(own.dtype)
         receiver, _ = self.message1.weight.chunk(2, 1)
         receiving = F.linear(own, receiver, self.message1.bias)
-        receiving = structure.mT @ receiving if hard else receiving[..., None, :]  # of the heads, or of all
+        if hard:
+            along, receiving = messages.along_edges, structure.mT @ receiving  # of the heads
+        else:
+            along = messages.fused if messages.serves(structure, own.shape[-1]) else messages.along_all
+        # What dropout leaves is larger, everywhere by the same: weights that read it are larger instead.
+        weight = self.message2.weight if left is None else self.message2.weight / (1 - self.dropout)
         state = self.norm(own)
         for i in range(self.rounds):
-            keep = None if messages is None else messages[i]
-            state = self._round(own, receiving, state, structure, keep, hard)
+            state = self._round(own, receiving, state, structure, None if left is None else left[i], weight, along)
         hidden = torch.relu(self.out1(state[..., 0, :]))
         return self.out2(thinned(hidden, self.dropout, out)).to(own.dtype)
 
@@ -111,20 +118,20 @@ class Classifier(nn.Module):
         self._round = torch.compile(self._round, *args, **kwargs)
 
     def _round(
-        self, own: Tensor, receiving: Tensor, state: Tensor, structure: Tensor, keep: Tensor | None, hard: bool
+        self,
+        own: Tensor,
+        receiving: Tensor,
+        state: Tensor,
+        structure: Tensor,
+        keep: Tensor | None,
+        weight: Tensor,
+        along: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor],
     ) -> Tensor:
         _, sender = self.message1.weight.chunk(2, 1)
         sending = F.linear(state, sender)  # (*S, *B, n, hidden); in the first round samples share it
-        if hard:
-            received = structure @ self._messages(receiving + sending, keep)
-        else:
-            keep = None if keep is None else keep[..., None, :, :]  # the same for all that receive
-            made = self._messages(receiving + sending[..., None, :, :], keep)  # (*S, *B, n, n, hidden)
-            received = (structure[..., None, :] @ made).squeeze(-2)
-        return self.norm(own + received)
-
-    def _messages(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        return torch.relu(self.message2(thinned(torch.relu(x), self.dropout, keep)))
+        if keep is not None:
+            sending = torch.where(keep, sending, -torch.inf)  # 0 after the relu, to all that receive
+        return self.norm(own + along(structure, receiving, sending, weight, self.message2.bias))
 
 
 class Critic(nn.Module):

@@ -58,6 +58,26 @@ def total(x0, x1, x2, x3, xe, JETS: tl.constexpr):
 
 
 @triton.jit
+def totals(x0, x1, x2, x3, xe, y0, y1, y2, y3, ye, JETS: tl.constexpr):
+    """Sums of x and of y over columns, (rows, lanes) -> (1, lanes). In pairs, as all threads wait for each other twice
+    in every sum."""
+    ex, ey = tl.split(tl.max(tl.join(xe, ye), 0, keep_dims=True))
+    x, y = _power(xe - ex), _power(ye - ey)
+    x0, y0 = _pair(x0 * x, y0 * y)
+    if JETS > 1:
+        x1, y1 = _pair(x1 * x, y1 * y)
+    if JETS > 2:
+        x2, y2 = _pair(x2 * x, y2 * y)
+        x3, y3 = _pair(x3 * x, y3 * y)
+    return x0, x1, x2, x3, ex, y0, y1, y2, y3, ey
+
+
+@triton.jit
+def _pair(x, y):
+    return tl.split(tl.sum(tl.join(x, y), 0, keep_dims=True))
+
+
+@triton.jit
 def inverse(x0, x1, x2, x3, xe, JETS: tl.constexpr):
     """1 / x, of x0 > 0."""
     y0 = 1.0 / x0
@@ -89,16 +109,16 @@ def normal(x0, x1, x2, x3, xe, JETS: tl.constexpr):
 
 
 @triton.jit
-def load(values, scales, place, JETS: tl.constexpr, PLANE: tl.constexpr):
-    """Component k lies k PLANE behind the first."""
-    x0 = tl.load(values + place)
+def load(values, scales, place, mask, JETS: tl.constexpr, PLANE: tl.constexpr):
+    """Zero elsewhere. Component k lies k PLANE behind the first."""
+    x0 = tl.load(values + place, mask=mask, other=0.0)
     x1, x2, x3 = 0.0, 0.0, 0.0
     if JETS > 1:
-        x1 = tl.load(values + PLANE + place)
+        x1 = tl.load(values + PLANE + place, mask=mask, other=0.0)
     if JETS > 2:
-        x2 = tl.load(values + 2 * PLANE + place)
-        x3 = tl.load(values + 3 * PLANE + place)
-    return x0, x1, x2, x3, tl.load(scales + place)
+        x2 = tl.load(values + 2 * PLANE + place, mask=mask, other=0.0)
+        x3 = tl.load(values + 3 * PLANE + place, mask=mask, other=0.0)
+    return x0, x1, x2, x3, tl.load(scales + place, mask=mask, other=NOTHING)
 
 
 @triton.jit

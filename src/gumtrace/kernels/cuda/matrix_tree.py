@@ -8,9 +8,13 @@ so a lane is a node and nothing is held but vectors. The way back has sums of th
 
     x_vj = Σ_i t_iv x_ij,   c_i = Σ_j w_vj x_ij,   x_iv = (c_i + 1 - Σ t c) / s_v,      i, j < v
 
-Memory is two matrices an item, that programs use in turns. Row v of `rows` holds w_vj, and x_vj once v is back; row v
-of `cols` holds t_iv and then x_iv: the transpose of x, so that lanes always read side by side. Lanes from v on read
-what is not theirs, even what nobody wrote, and write nothing.
+A tile is a few such vectors. Small items lie in it below each other (ITEMS). Larger ones take it for themselves where
+they are few: its rows are nodes g, i or j, PARTS of them at a time, and the sums of rows are added up at the end. Then
+a walk through nodes is shorter, but takes more threads. One of the two is 1.
+
+Memory is two matrices an item, that programs use in turns. Row v of `rows` holds w⁰_vj, then w_vj, and x_vj once v is
+back; row v of `cols` holds w⁰_iv, then t_iv, then x_iv: the transpose of x, so that lanes always read side by side.
+Lanes from v on read what is not theirs, even what nobody wrote, and write nothing.
 
 Numbers are v 2^e: no logarithms, and no limit to how far weights spread (but for exponents, which are held at e^±10^8).
 """
@@ -21,16 +25,15 @@ import torch
 import triton
 import triton.language as tl
 
-from gumtrace.kernels.cuda.jets import inverse, kept, load, normal, plus, store, times, total, zeros
-from gumtrace.kernels.cuda.wide import exponential, scaled
+from gumtrace.kernels.cuda.jets import inverse, kept, load, normal, plus, store, times, total, totals, zeros
+from gumtrace.kernels.cuda.matrix_tree_edges import FOLDED, NO_EDGE, ROOTED, SPREAD, edges, node, share, weights
 
-# Undirected, log-weights and a second tangent lie above the diagonal. FOLDED, the first tangent is the sum of both
-# triangles, and the result lies above the diagonal; SPREAD, it is the other way round.
-ROOTED, SPREAD, FOLDED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-NO_EDGE = tl.constexpr(-1e300)  # below every log-weight; unlike -inf it can be subtracted from -inf
 LARGEST = 128  # most nodes
 SMALLEST = 8  # lanes of an item, at least
-LANES = 32  # of a program: small items lie side by side
+LANES = 32  # of a program: smaller items share one
+LARGE = 64  # lanes of items with PARTS, where there are no more of them than
+FEW = 4  # for each multiprocessor
+PARTS = 4
 PROCESSORS = 132  # multiprocessors, where there is no GPU to ask (the interpreter)
 WARPS = 16  # that one of them has at once, fewer where they would use more memory than
 SCRATCH = 96 * 2**20  # bytes, about what the second cache can serve; but no fewer than
@@ -38,74 +41,78 @@ FEWEST = 2  # programs each
 
 
 @triton.jit
-def _node(k, root):
-    """The node at place k: the root comes first, and nodes leave from the last to the first."""
-    return tl.where(k == 0, root, tl.where(k == root, 0, k))
+def _tile(PARTS: tl.constexpr, N: tl.constexpr):
+    """Lanes (1, N) and parts (PARTS, 1)."""
+    lane = tl.arange(0, N)[None, :]
+    if PARTS > 1:
+        lane = tl.max_contiguous(lane, (1, 1))  # said so that a thread takes one lane and some parts, not some lanes
+    return lane, tl.arange(0, PARTS)[:, None]
 
 
 @triton.jit
-def _edges(u, first, second, n, root, nodes, i, j, mask, KIND: tl.constexpr, JETS: tl.constexpr):
-    """Of edges i -> j the log-weights, -inf where there is none, and the tangents."""
-    place = _node(i, root) * n + _node(j, root)
-    if KIND != ROOTED:
-        place = tl.minimum(i, j) * n + tl.maximum(i, j)
-    mask = mask & (i != j) & (i < nodes) & (j < nodes) & (j * nodes > 0)  # none enters the root
-    y = tl.load(u + place, mask=mask, other=float("-inf")).to(tl.float64)
-    mask = mask & (y > float("-inf"))
-    d1, d2 = 0.0, 0.0
-    if JETS > 1:
-        d1 = tl.load(first + place, mask=mask, other=0.0).to(tl.float64)
-        if KIND == FOLDED:
-            d1 += tl.load(first + tl.maximum(i, j) * n + tl.minimum(i, j), mask=mask, other=0.0).to(tl.float64)
-    if JETS > 2:
-        d2 = tl.load(second + place, mask=mask, other=0.0).to(tl.float64)
-    return tl.where(mask, y, float("-inf")), d1, d2
-
-
-@triton.jit
-def _weights(y, d1, d2, top, JETS: tl.constexpr):
-    """Weights relative to the largest of their column, which no marginal depends on."""
-    x0, e = exponential(y - top)
-    x1, x2, x3 = 0.0, 0.0, 0.0
-    if JETS > 1:
-        x1 = x0 * d1
-    if JETS > 2:
-        x2 = x0 * d2
-        x3 = x1 * d2
-    return x0, x1, x2, x3, e
-
-
-@triton.jit
-def _parts(values, scales, JETS: tl.constexpr, N: tl.constexpr):
+def _memory(values, scales, JETS: tl.constexpr, N: tl.constexpr):
     """Of an item's memory: `rows`, `cols`, 1 / s_v, all with their exponents, and the tops of columns."""
     cols, sums = values + JETS * N * N, values + 2 * JETS * N * N
     return values, scales, cols, scales + N * N, sums, scales + 2 * N * N, sums + JETS * N
 
 
 @triton.jit
-def _forth(
-    u, first, second, values, scales, n, root, nodes, most, top, KIND: tl.constexpr, JETS: tl.constexpr, N: tl.constexpr
+def _weigh(
+    u,
+    first,
+    second,
+    values,
+    scales,
+    n,
+    root,
+    nodes,
+    most,
+    top,
+    KIND: tl.constexpr,
+    JETS: tl.constexpr,
+    PARTS: tl.constexpr,
+    N: tl.constexpr,
 ):
+    """The weights to begin with."""
+    rows, row_scales, cols, col_scales, _, _, tops = _memory(values, scales, JETS, N)
+    lane, part = _tile(PARTS, N)
+    for step in range(1, most, PARTS):
+        v = step + part
+        some = (v < most) | (PARTS == 1)
+        ahead = some & (lane < v)
+        y, d1, d2 = edges(u, first, second, n, root, nodes, lane, v, ahead, KIND, JETS)
+        x0, x1, x2, x3, xe = weights(y, d1, d2, tl.load(tops + v, mask=some, other=0.0), JETS)
+        store(cols, col_scales, v * N + lane, ahead, x0, x1, x2, x3, xe, JETS, N * N)
+        y, d1, d2 = edges(u, first, second, n, root, nodes, v, lane, ahead, KIND, JETS)
+        x0, x1, x2, x3, xe = weights(y, d1, d2, top, JETS)
+        store(rows, row_scales, v * N + lane, ahead, x0, x1, x2, x3, xe, JETS, N * N)
+    tl.debug_barrier()
+
+
+@triton.jit
+def _forth(values, scales, nodes, most, JETS: tl.constexpr, PARTS: tl.constexpr, N: tl.constexpr):
     """Nodes leave. Returns whether all could be entered."""
-    rows, row_scales, cols, col_scales, sums, sum_scales, tops = _parts(values, scales, JETS, N)
-    lane = tl.arange(0, N)[None, :]
+    rows, row_scales, cols, col_scales, sums, sum_scales, _ = _memory(values, scales, JETS, N)
+    lane, part = _tile(PARTS, N)
     reached = nodes >= 0
     for back in range(1, most):
         v = most - back
         ahead = lane < v
-        y, d1, d2 = _edges(u, first, second, n, root, nodes, lane, v, ahead, KIND, JETS)
-        c0, c1, c2, c3, ce = _weights(y, d1, d2, tl.load(tops + v), JETS)
-        y, d1, d2 = _edges(u, first, second, n, root, nodes, v, lane, ahead, KIND, JETS)
-        r0, r1, r2, r3, re = _weights(y, d1, d2, top, JETS)
-        for g in range(v + 1, most):
-            x0, x1, x2, x3, xe = load(cols, col_scales, g * N + lane, JETS, N * N)
-            y0, y1, y2, y3, ye = load(rows, row_scales, g * N + v, JETS, N * N)
+        c0, c1, c2, c3, ce = load(cols, col_scales, v * N + lane, part == 0, JETS, N * N)
+        r0, r1, r2, r3, re = load(rows, row_scales, v * N + lane, part == 0, JETS, N * N)
+        for step in range(v + 1, most, PARTS):
+            g = step + part
+            some = (g < most) | (PARTS == 1)
+            x0, x1, x2, x3, xe = load(cols, col_scales, g * N + lane, some, JETS, N * N)
+            y0, y1, y2, y3, ye = load(rows, row_scales, g * N + v, some, JETS, N * N)
             x0, x1, x2, x3, xe = times(x0, x1, x2, x3, xe, y0, y1, y2, y3, ye, JETS)
             c0, c1, c2, c3, ce = plus(c0, c1, c2, c3, ce, x0, x1, x2, x3, xe, JETS)
-            x0, x1, x2, x3, xe = load(rows, row_scales, g * N + lane, JETS, N * N)
-            y0, y1, y2, y3, ye = load(cols, col_scales, g * N + v, JETS, N * N)
+            x0, x1, x2, x3, xe = load(rows, row_scales, g * N + lane, some, JETS, N * N)
+            y0, y1, y2, y3, ye = load(cols, col_scales, g * N + v, some, JETS, N * N)
             x0, x1, x2, x3, xe = times(x0, x1, x2, x3, xe, y0, y1, y2, y3, ye, JETS)
             r0, r1, r2, r3, re = plus(r0, r1, r2, r3, re, x0, x1, x2, x3, xe, JETS)
+        if PARTS > 1:
+            c0, c1, c2, c3, ce, r0, r1, r2, r3, re = totals(c0, c1, c2, c3, ce, r0, r1, r2, r3, re, JETS)
         c0, c1, c2, c3, ce = kept(c0, c1, c2, c3, ce, ahead, JETS)
         s0, s1, s2, s3, se = total(c0, c1, c2, c3, ce, JETS)
         entered = s0 > 0
@@ -123,31 +130,35 @@ def _forth(
 
 
 @triton.jit
-def _back(values, scales, most, JETS: tl.constexpr, ITEMS: tl.constexpr, N: tl.constexpr):
+def _back(values, scales, most, JETS: tl.constexpr, ITEMS: tl.constexpr, PARTS: tl.constexpr, N: tl.constexpr):
     """Nodes come back, with the adjoints of their edges."""
-    rows, row_scales, cols, col_scales, sums, sum_scales, _ = _parts(values, scales, JETS, N)
-    lane = tl.arange(0, N)[None, :]
+    rows, row_scales, cols, col_scales, sums, sum_scales, _ = _memory(values, scales, JETS, N)
+    lane, part = _tile(PARTS, N)
     for v in range(1, most):
         ahead = lane < v
-        c0, c1, c2, c3, ce = zeros(ITEMS, N, JETS)
-        r0, r1, r2, r3, re = zeros(ITEMS, N, JETS)
-        for k in range(v):
-            x0, x1, x2, x3, xe = load(rows, row_scales, k * N + lane, JETS, N * N)
-            y0, y1, y2, y3, ye = load(cols, col_scales, v * N + k, JETS, N * N)
+        c0, c1, c2, c3, ce = zeros(ITEMS * PARTS, N, JETS)
+        r0, r1, r2, r3, re = zeros(ITEMS * PARTS, N, JETS)
+        for step in range(0, v, PARTS):
+            k = step + part
+            some = (k < v) | (PARTS == 1)
+            x0, x1, x2, x3, xe = load(rows, row_scales, k * N + lane, some, JETS, N * N)
+            y0, y1, y2, y3, ye = load(cols, col_scales, v * N + k, some, JETS, N * N)
             x0, x1, x2, x3, xe = times(x0, x1, x2, x3, xe, y0, y1, y2, y3, ye, JETS)
             r0, r1, r2, r3, re = plus(r0, r1, r2, r3, re, x0, x1, x2, x3, xe, JETS)
-            x0, x1, x2, x3, xe = load(cols, col_scales, k * N + lane, JETS, N * N)
-            y0, y1, y2, y3, ye = load(rows, row_scales, v * N + k, JETS, N * N)
+            x0, x1, x2, x3, xe = load(cols, col_scales, k * N + lane, some, JETS, N * N)
+            y0, y1, y2, y3, ye = load(rows, row_scales, v * N + k, some, JETS, N * N)
             x0, x1, x2, x3, xe = times(x0, x1, x2, x3, xe, y0, y1, y2, y3, ye, JETS)
             c0, c1, c2, c3, ce = plus(c0, c1, c2, c3, ce, x0, x1, x2, x3, xe, JETS)
-        t0, t1, t2, t3, te = load(cols, col_scales, v * N + lane, JETS, N * N)
+        if PARTS > 1:
+            c0, c1, c2, c3, ce, r0, r1, r2, r3, re = totals(c0, c1, c2, c3, ce, r0, r1, r2, r3, re, JETS)
+        t0, t1, t2, t3, te = load(cols, col_scales, v * N + lane, True, JETS, N * N)
         present = ahead & (t0 > 0)  # of no edge the adjoint is not needed, and may be too large
         x0, x1, x2, x3, xe = times(t0, t1, t2, t3, te, c0, c1, c2, c3, ce, JETS)
         x0, x1, x2, x3, xe = kept(x0, x1, x2, x3, xe, present, JETS)
         x0, x1, x2, x3, xe = total(x0, x1, x2, x3, xe, JETS)
         x0, x1, x2, x3, xe = plus(-x0, -x1, -x2, -x3, xe, 1.0, 0.0, 0.0, 0.0, 0, JETS)
         c0, c1, c2, c3, ce = plus(c0, c1, c2, c3, ce, x0, x1, x2, x3, xe, JETS)
-        y0, y1, y2, y3, ye = load(sums, sum_scales, v, JETS, N)
+        y0, y1, y2, y3, ye = load(sums, sum_scales, v, True, JETS, N)
         c0, c1, c2, c3, ce = times(c0, c1, c2, c3, ce, y0, y1, y2, y3, ye, JETS)
         c0, c1, c2, c3, ce = normal(c0, c1, c2, c3, ce, JETS)
         c0, c1, c2, c3, ce = kept(c0, c1, c2, c3, ce, present, JETS)
@@ -158,18 +169,6 @@ def _back(values, scales, most, JETS: tl.constexpr, ITEMS: tl.constexpr, N: tl.c
         store(cols, col_scales, v * N + lane, ahead, c0, c1, c2, c3, ce, JETS, N * N)
         store(rows, row_scales, lane * N + v, ahead, c0, c1, c2, c3, ce, JETS, N * N)
         tl.debug_barrier()
-
-
-@triton.jit
-def _share(y, d1, d2, top, x0, x1, x2, x3, xe, JETS: tl.constexpr):
-    """The last component of weights times x."""
-    v, e = exponential(y - top)
-    p = x0
-    if JETS == 2:
-        p = x1 + d1 * x0
-    if JETS == 4:
-        p = x3 + d1 * x2 + d2 * (x1 + d1 * x0)
-    return tl.where(v > 0, scaled(v * p, e + xe), 0.0)
 
 
 @triton.jit(do_not_specialize=["items", "n", "root"])
@@ -187,13 +186,15 @@ def _marginals(
     KIND: tl.constexpr,
     JETS: tl.constexpr,
     ITEMS: tl.constexpr,
+    PARTS: tl.constexpr,
     N: tl.constexpr,
 ):
-    lane, member = tl.arange(0, N)[None, :], tl.arange(0, ITEMS)[:, None]
+    lane, part = _tile(PARTS, N)
+    member = tl.arange(0, ITEMS)[:, None]
     place = tl.program_id(0).to(tl.int64) * ITEMS + member
     values += place * (2 * JETS * N * N + JETS * N + N)
     scales += place * (2 * N * N + N)
-    rows, row_scales, cols, col_scales, _, _, tops = _parts(values, scales, JETS, N)
+    rows, row_scales, cols, col_scales, _, _, tops = _memory(values, scales, JETS, N)
     z0, z1, z2, z3, ze = zeros(ITEMS, N, JETS)
     store(rows, row_scales, lane * (N + 1), None, z0, z1, z2, z3, ze, JETS, N * N)  # loops weigh nothing
     store(cols, col_scales, lane * (N + 1), None, z0, z1, z2, z3, ze, JETS, N * N)
@@ -211,27 +212,32 @@ def _marginals(
             x1 += place
         if JETS > 2:
             x2 += place
-        top = tl.full([ITEMS, N], NO_EDGE, tl.float64)
-        for i in range(most):
-            y, d1, d2 = _edges(x, x1, x2, n, root, nodes, i, lane, some, KIND, 1)
+        top = tl.full([ITEMS * PARTS, N], NO_EDGE, tl.float64)
+        for step in range(0, most, PARTS):
+            y, d1, d2 = edges(x, x1, x2, n, root, nodes, step + part, lane, some, KIND, 1)
             top = tl.maximum(top, y)
+        if PARTS > 1:
+            top = tl.max(top, 0, keep_dims=True)
         tl.store(tops + lane, top)
         tl.debug_barrier()
-        reached = _forth(x, x1, x2, values, scales, n, root, nodes, most, top, KIND, JETS, N)
-        _back(values, scales, most, JETS, ITEMS, N)
-        for i in range(n):
-            y, d1, d2 = _edges(x, x1, x2, n, root, nodes, i, lane, reached, KIND, JETS)
-            w0, w1, w2, w3, we = load(rows, row_scales, i * N + lane, JETS, N * N)
-            p = _share(y, d1, d2, top, w0, w1, w2, w3, we, JETS)
+        _weigh(x, x1, x2, values, scales, n, root, nodes, most, top, KIND, JETS, PARTS, N)
+        reached = _forth(values, scales, nodes, most, JETS, PARTS, N)
+        _back(values, scales, most, JETS, ITEMS, PARTS, N)
+        for step in range(0, n, PARTS):
+            i = step + part
+            y, d1, d2 = edges(x, x1, x2, n, root, nodes, i, lane, reached, KIND, JETS)
+            w0, w1, w2, w3, we = load(rows, row_scales, i * N + lane, True, JETS, N * N)
+            p = share(y, d1, d2, top, w0, w1, w2, w3, we, JETS)
             if KIND != ROOTED:
-                y, d1, d2 = _edges(x, x1, x2, n, root, nodes, lane, i, reached, KIND, JETS)
-                w0, w1, w2, w3, we = load(cols, col_scales, i * N + lane, JETS, N * N)
-                p += _share(y, d1, d2, tl.load(tops + i), w0, w1, w2, w3, we, JETS)
+                y, d1, d2 = edges(x, x1, x2, n, root, nodes, lane, i, reached, KIND, JETS)
+                w0, w1, w2, w3, we = load(cols, col_scales, i * N + lane, True, JETS, N * N)
+                p += share(y, d1, d2, tl.load(tops + i), w0, w1, w2, w3, we, JETS)
             if KIND == FOLDED:
                 p = tl.where(i < lane, p, 0.0)
             if JETS == 1:
                 p = tl.minimum(tl.maximum(p, 0.0), 1.0)  # rounding errors must not leave the polytope
-            tl.store(to + _node(i, root) * n + _node(lane, root), p.to(out.dtype.element_ty), mask=some & (lane < n))
+            inside = some & (i < n) & (lane < n)
+            tl.store(to + node(i, root) * n + node(lane, root), p.to(out.dtype.element_ty), mask=inside)
         tl.debug_barrier()  # before the next items take the same memory
 
 
@@ -245,22 +251,31 @@ def marginals(u, first, second, sizes, root, fold, out):
     items, n = u.shape[:2]
     jets = 1 + (first is not None) + 2 * (second is not None)
     tile = max(SMALLEST, triton.next_power_of_2(n))
-    warps, together = max(1, tile // 64), max(1, LANES // tile)
+    together, parts, warps = _division(items, tile, _processors(u.device))
     programs = min(triton.cdiv(items, together), _programs(n * n * together, jets, warps, u.device))
     numbers = (2 * tile * tile + tile) * jets + tile
     values = torch.empty(programs * together, numbers, dtype=torch.float64, device=u.device)
     scales = torch.empty(programs * together, 2 * tile * tile + tile, dtype=torch.int32, device=u.device)
     kind = ROOTED if root >= 0 else FOLDED if fold else SPREAD
     where = (u, first, second, sizes, values, scales, out, items, n, max(root, 0))
-    what = {"KIND": kind, "JETS": jets, "ITEMS": together, "N": tile}
+    what = {"KIND": kind, "JETS": jets, "ITEMS": together, "PARTS": parts, "N": tile}
     _marginals[(programs,)](*where, **what, num_warps=warps, enable_fp_fusion=True)  # rounding is free here
+
+
+def _division(items, tile, processors):
+    """ITEMS, PARTS, and the warps of a program."""
+    if tile >= LARGE and items <= FEW * processors:
+        return 1, PARTS, tile * PARTS // 64  # two numbers a thread: with more it has to wait for itself
+    return max(1, LANES // tile), 1, max(1, tile // 64)
 
 
 @cache
 def _programs(cells, jets, warps, device):
     """How many take turns."""
-    processors = PROCESSORS
-    if device.type == "cuda":
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
     by_memory = SCRATCH // (2 * cells * (8 * jets + 4))
-    return max(FEWEST * processors, min(processors * WARPS // warps, by_memory))
+    return max(FEWEST * _processors(device), min(_processors(device) * WARPS // warps, by_memory))
+
+
+@cache
+def _processors(device):
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
