@@ -97,7 +97,7 @@ def test_everything_public_is_in_the_reference():
 def test_recorded_experiments_are_among_the_results():
     page = (DOCS / "results.md").read_text(encoding="utf-8")
     for folder in (ROOT / "results").iterdir():
-        assert f"```{{recorded}} {folder.name}\n" in page
+        assert folder.name == "tuning" or f"```{{recorded}} {folder.name}\n" in page
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])

@@ -1,5 +1,6 @@
 """Pages that hold tables of recorded runs hold those of the runs in results/."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from gumtrace.experiments.reporting import family, report
 from gumtrace.experiments.tables import build
 
 ROOT = Path(__file__).parents[1]
+PARTS = ("parts", "depths")  # recorded by benchmarks/listops_*.py
 RECORDED = [name for name in NAMES if (ROOT / "results" / name).exists()]
 
 
@@ -59,3 +61,15 @@ def test_the_page_says_how_many_settings_were_tried(name):
         most = max(r.curve[ITERATION][-1] for r in same)
         cells = [family(estimator), *([training] if training else []), f"{len(settings)}", f"{len(same)}", f"{most:,}"]
         assert f"| {' | '.join(cells)} |" in page()
+
+
+def test_what_the_page_says_of_listops():
+    """Told the parses, and by depth."""
+    recorded = {name: json.loads((ROOT / "benchmarks/results" / f"listops-{name}.json").read_text()) for name in PARTS}
+    told = recorded["parts"]["rows"][-1]
+    assert f"{told['iterations']:,} iterations of {recorded['parts']['items']} expressions" in page()
+    assert f"samples of the encoder {told['recall']:.1%} of the arguments".replace("%", " %") in page()
+    assert f"the classifier is right for {told['accuracy']:.1%} of the validation".replace("%", " %") in page()
+    for row in recorded["depths"]["rows"]:
+        shares = [f"{100 * row[name]:.1f}" for name in ("right", "as good", "accuracy", "told")]
+        assert f"| {row['depth']} | {' | '.join(shares)} |" in page()
