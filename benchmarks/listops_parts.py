@@ -16,20 +16,18 @@ from torch import Tensor, nn
 
 from gumtrace.benchmark import machine
 from gumtrace.experiments.listops.data import Split
-from gumtrace.experiments.listops.experiment import ListOpsConfig, ListOpsExperiment, cross_entropy, metrics
+from gumtrace.experiments.listops.experiment import (
+    ListOpsConfig,
+    ListOpsExperiment,
+    cross_entropy,
+    metrics,
+    true_trees,
+)
 from gumtrace.experiments.treebank.likelihoods import trace_log_likelihood
 
 RESULTS = Path(__file__).parent / "results" / "listops-parts.json"
 ITEMS = 25  # in a batch, as many as with four structures for each
 EVALUATED = 2000  # items of the validation set
-
-
-def true_trees(batch: Split) -> Tensor:
-    """(B, n, n), True for the edges from functions to arguments and closing brackets."""
-    n = batch.tokens.shape[1]
-    place = torch.arange(n)
-    inside = (place > 0) & (place < batch.lengths[:, None])
-    return (batch.heads[:, None, :] == place[:, None]) & inside[:, None, :]
 
 
 def train(part: nn.Module, loss: Callable[[Split], Tensor], data: Split, lr: float) -> Iterator[None]:

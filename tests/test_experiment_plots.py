@@ -1,5 +1,6 @@
 """Curves of runs, and pictures of what they found."""
 
+import json
 import math
 from types import SimpleNamespace
 
@@ -90,6 +91,15 @@ def test_only_the_setting_that_the_table_shows(tmp_path, figures):
     curves.draw(collect([tmp_path]), REPORT, "elbo", tmp_path)
     (line,) = [line for line in figures[0].axes[0].lines if line.get_label() == "T-REINFORCE+"]
     assert line.get_ydata()[-1] == 500
+
+
+def test_a_few_evaluations_that_are_far_off_do_not_set_the_axis(tmp_path, figures):
+    file = write_run(tmp_path / "a", valid=-500.0, points=20) / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[-3]["elbo"] = -1e30
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    curves.draw(collect([tmp_path]), REPORT, "elbo", tmp_path)
+    assert max(figures[0].axes[0].get_ylim()) < 1e4
 
 
 def test_odd_runs_can_be_drawn(tmp_path, figures):

@@ -15,6 +15,8 @@ from gumtrace.experiments import evaluate, find, train
 from gumtrace.experiments import folder as folders
 from gumtrace.experiments.config import ESTIMATORS, Config
 from gumtrace.experiments.folder import RunFolderError, read_json, read_metrics
+from gumtrace.experiments.parallel import Workers
+from gumtrace.experiments.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 GraphLayout = find("graph-layout")
@@ -267,6 +269,27 @@ def test_a_folder_of_another_config_is_refused(run, tmp_path):
     with pytest.raises(RunFolderError, match=r"another run .*lr 0\.0005"):
         run("a", TINY.replace(lr=1e-3))
     assert {p: p.read_bytes() for p in (tmp_path / "a" / "seed-0").iterdir()} == before
+
+
+def test_a_run_from_before_there_was_a_setting_goes_on(run, tmp_path):
+    rows, file = run("a"), tmp_path / "a" / "seed-0" / "config.json"
+    about = json.loads(file.read_text())
+    del about["config"]["learn_temperature"]
+    file.write_text(json.dumps(about))
+    assert run("a") == rows
+
+
+@pytest.mark.parametrize("estimator", ["RELAX", "REBAR"])
+def test_the_estimators_own_gradient_does_not_shorten_the_models(estimator, tmp_path):
+    config = TINY.replace(estimator=estimator, clip=1.0)
+    device = torch.device("cpu")
+    model = GraphLayout.build(config, GraphLayout.load(config, tmp_path, device), device)
+    Run(model, None, Workers(device)).update()
+    own = list(model.estimator.parameters())
+    mine = {id(p) for p in own}
+    for part in ([p for p in model.parameters() if id(p) not in mine], own):
+        norm = torch.stack([p.grad.norm() for p in part if p.grad is not None]).norm()
+        torch.testing.assert_close(norm, torch.ones(()), rtol=1e-4, atol=0)
 
 
 def test_a_folder_in_use_is_refused(run, tmp_path):

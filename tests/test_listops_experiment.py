@@ -122,17 +122,19 @@ def test_smoke_learns(tmp_path, data):
 )
 def test_only_structures_without_a_gradient_are_hard(estimator, ways, model, monkeypatch):
     one = ListOps.build(TINY.replace(estimator=estimator), model.data, torch.device("cpu"))
-    seen, drawn = [], []
+    seen, drawn, learning = [], [], []
     plain = one.classifier.forward
 
     def forward(tokens, structure, *, hard, masks=None):
         seen.append(hard)
         drawn.append(masks)
+        learning.append(one.classifier.out1.weight.requires_grad)
         return plain(tokens, structure, hard=hard, masks=masks)
 
     monkeypatch.setattr(one.classifier, "forward", forward)
     one.loss(torch.arange(4), seeded())[0].backward()
     assert seen == ways
+    assert learning == [way or estimator != "REBAR" for way in ways]  # it learns from hard structures alone
     assert len({id(masks) for masks in drawn}) == 1  # drawn once, whatever the number of calls
     assert drawn[0].messages.shape == (2, 4, 12, 8)
     assert one.encoder.embedding.weight.grad.any()

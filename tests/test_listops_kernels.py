@@ -160,6 +160,7 @@ def test_what_is_no_number_is_not_passed_over():
 
 
 def test_equal_inputs_give_equal_bits():
+    """That says more on a GPU: the interpreter runs programs one by one."""
     assert all(x.equal(y) for x, y in zip(found(SIZES["samples"]), found(SIZES["samples"]), strict=True))
 
 
@@ -233,9 +234,10 @@ def data(tmp_path_factory):
     return ListOps.load(config, tmp_path_factory.mktemp("data"), torch.device(DEVICE))
 
 
-@pytest.mark.parametrize("estimator", DIFFERENTIATE)
-def test_the_gradients_of_an_update(estimator, data, monkeypatch):
+@pytest.mark.parametrize(("estimator", "learn"), [*((name, True) for name in DIFFERENTIATE), ("REBAR", False)])
+def test_the_gradients_of_an_update(estimator, learn, data, monkeypatch):
     config = ListOps.config_type(longest=12, depth=2, rounds=2, hidden=12, estimator=estimator, draws=2)
+    config = config.replace(learn_temperature=learn)
     grads, called, served, fused = [], [], messages.serves, messages.fused
     monkeypatch.setattr(messages, "fused", lambda *given: called.append(1) or fused(*given))
     for ours in (True, False):

@@ -56,7 +56,7 @@ class Config:
     schedule: Literal["constant", "cosine"] = "constant"
     """Of the learning rates: cosine takes them to zero at the last iteration."""
     clip: float = 0.0
-    """Longest gradient that is followed as it is; 0: any."""
+    """Longest gradient that is followed as it is, of the model, and of the estimator's own parameters; 0: any."""
     weight_decay: float = 0.0
     precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
     """Of matrix products on CUDA; a CPU computes in float32 unless it is bfloat16."""

@@ -14,7 +14,8 @@ from gumtrace.experiments.tables import number
 from gumtrace.extras import require
 from gumtrace.plotting.style import INK, PAPER, SERIES, SOFT
 
-_TRANSIENT = 0.1  # of the iterations; what comes after must fit into the picture, what comes before need not
+_TRANSIENT = 0.1  # of the iterations; what comes after must fit into the picture, what comes before need not, nor
+_FAR_OFF = 0.4  # of the others, the worst: single evaluations, or many of a run that overflows
 _WIDTH, _HEIGHT, _LEGEND = 5.0, 3.3, 2.1  # inches, of a panel and of the legend
 _GAP = 0.055  # of the iterations, between columns of dots
 
@@ -130,4 +131,6 @@ def _limits(axes: Sequence, shown: list[Choice], column: Column) -> None:
 
 
 def _late(curve: dict[int, float]) -> list[float]:
-    return [y for x, y in curve.items() if x >= _TRANSIENT * max(curve)]
+    """Of numbers that are drawn as their opposites: the larger, the worse."""
+    late = sorted(y for x, y in curve.items() if x >= _TRANSIENT * max(curve))
+    return late[: len(late) - int(_FAR_OFF * len(late))]

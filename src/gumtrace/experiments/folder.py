@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gumtrace.experiments.locks import give_back, take
+from gumtrace.experiments.registry import completed
 
 CONFIG, METRICS, BEST, STATE, RESULT = "config.json", "metrics.jsonl", "best.pt", "state.pt", "result.json"
 NEXT = "next-best.pt"  # until the state knows of it
@@ -40,7 +41,7 @@ class RunFolder:
                 raise RunFolderError(f"{self.path} holds {', '.join(strange)} but no {CONFIG}: not a run to go on with")
             self.write(CONFIG, {"experiment": experiment, "config": config, "machine": machine})
             return
-        theirs = known["config"]
+        theirs = completed(known["experiment"], known["config"])
         if known["experiment"] != experiment or theirs != config:
             names = sorted(config.keys() | theirs.keys())
             unlike = [f"{n} {theirs.get(n)!r}" for n in names if theirs.get(n) != config.get(n)]

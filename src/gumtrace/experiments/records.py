@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gumtrace.experiments.folder import CONFIG, METRICS, RESULT, write
-from gumtrace.experiments.registry import NAMES, find
+from gumtrace.experiments.registry import completed
 
 PRUNED = "pruned.json"  # in the folder of a run that a search gave up: there were better ones, or it diverged
 SUFFIX = ".jsonl"  # of recorded files
@@ -166,13 +166,7 @@ def _checked(body: dict[str, Any], where: str) -> Record:
     }
     if wrong := [problem for problem, present in problems.items() if present]:
         raise RecordError(f"{where}: {'; '.join(wrong)}")
-    return replace(record, config=_completed(record))
-
-
-def _completed(record: Record) -> dict[str, Any]:
-    """The config with the defaults of fields that are newer than the run: it belongs to the runs that have them."""
-    defaults = find(record.experiment).config_type().to_dict() if record.experiment in NAMES else {}
-    return {**defaults, **record.config}
+    return replace(record, config=completed(record.experiment, record.config))
 
 
 def _has(body: Any, *names: str) -> bool:

@@ -1,6 +1,7 @@
 """Experiments by name."""
 
 from importlib import import_module
+from typing import Any
 
 from gumtrace.experiments.experiment import Experiment
 
@@ -18,3 +19,8 @@ def find(name: str) -> type[Experiment]:
         raise ValueError(f"no experiment {name!r}; there are {', '.join(NAMES)}")
     folder, kind = _WHERE[name]
     return getattr(import_module(f"gumtrace.experiments.{folder}.experiment"), kind)
+
+
+def completed(name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """A config that was written down, with the defaults of fields that are newer."""
+    return {**(find(name).config_type().to_dict() if name in NAMES else {}), **config}

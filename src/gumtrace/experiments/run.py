@@ -105,8 +105,16 @@ class Run:
         self.workers.sum([p.grad for p in self.experiment.parameters() if p.grad is not None])
         with record_function(OPTIMISER):
             if self.config.clip:
-                torch.nn.utils.clip_grad_norm_(_parameters(self.optimiser), self.config.clip)
+                self._clip()
             self.optimiser.step()
+
+    def _clip(self) -> None:
+        """The model's gradient, and that of the estimator's own parameters apart: it is of another size, and must not
+        decide how far the model goes."""
+        own = {id(p) for p in self.experiment.estimator.parameters()}
+        for apart in (False, True):
+            part = [p for p in _parameters(self.optimiser) if (id(p) in own) == apart]
+            torch.nn.utils.clip_grad_norm_(part, self.config.clip)
 
     def _each_shard(self) -> Iterator[tuple[int, torch.Generator]]:
         """Every shard finds the buffers (running statistics) as they were; their mean over the shards is kept."""

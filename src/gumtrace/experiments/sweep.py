@@ -20,6 +20,7 @@ from gumtrace.experiments.config import Config
 from gumtrace.experiments.experiment import Experiment
 from gumtrace.experiments.folder import RunFolderError, read_json, write
 from gumtrace.experiments.locks import exclusive
+from gumtrace.experiments.registry import completed
 from gumtrace.experiments.run import mixed
 
 SWEEP, JOURNAL = "sweep.json", "study.journal"
@@ -82,7 +83,9 @@ class Sweep:
 
 
 def digest(config: Config) -> str:
-    text = json.dumps(config.to_dict(), sort_keys=True)
+    """Of what is not as it is by default: a field that is new changes none."""
+    usual = type(config)().to_dict()
+    text = json.dumps({name: x for name, x in config.to_dict().items() if x != usual[name]}, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
@@ -93,8 +96,9 @@ def claim(sweep: Sweep) -> None:
         known = read_json(path)
         if known is None:
             write(path, json.dumps(mine, indent=1).encode())
-        elif known != mine:
-            theirs, config = known["config"], mine["config"]
+            return
+        theirs, config = completed(known["experiment"], known["config"]), mine["config"]
+        if (known["experiment"], theirs) != (mine["experiment"], config):
             names = sorted(config.keys() | theirs.keys())
             unlike = [f"{n} {theirs.get(n)!r}" for n in names if theirs.get(n) != config.get(n)]
             about = ", ".join([known["experiment"], *unlike])

@@ -222,6 +222,12 @@ def metrics(batch: Split, structure: Tensor, logits: Tensor) -> dict[str, Tensor
     return {"accuracy": right, "loss": cross_entropy(logits, batch.answers), **edge_metrics(batch, structure)}
 
 
+def true_trees(batch: Split) -> Tensor:
+    """(B, n, n), True for edges from functions to arguments and closing brackets."""
+    place = torch.arange(batch.heads.shape[-1], device=batch.heads.device)
+    return batch.heads[:, None, :] == place[:, None]
+
+
 def edge_metrics(batch: Split, structure: Tensor) -> dict[str, Tensor]:
     """How many edges are right, (*S, B); anything for a digit on its own, which has none.
 
@@ -232,10 +238,10 @@ def edge_metrics(batch: Split, structure: Tensor) -> dict[str, Tensor]:
 
     attachment: the share of all tokens but the first, brackets too, that hang from their function.
     """
-    tokens, heads, n = batch.tokens, batch.heads, batch.tokens.shape[-1]
+    tokens = batch.tokens
     word = (tokens != PADDING) & (tokens != CLOSE)  # operators and digits
     between = word[:, :, None] & word[:, None, :]  # (B, n, n)
-    true = heads[:, None, :] == torch.arange(n, device=heads.device)[:, None]
+    true = true_trees(batch)
 
     def count(edges: Tensor) -> Tensor:
         return (structure * edges).sum((-1, -2))

@@ -3,8 +3,8 @@
     h_ij = relu(a_i + b_j),      z_ij = W h_ij + c,      r_i = Σ_j X_ij relu(z_ij)
 
 i receives and j sends. A program takes every PARTS-th receiver of one structure, one after the other, each with all
-senders: a tile of SENDERS rows and WIDTH columns, powers of two. What is beyond N and H is 0, and stays so. Every pass
-computes once more what it needs at the pairs. Nothing is added up atomically: equal inputs give equal bits.
+senders: a tile of SENDERS rows and WIDTH columns, powers of two. Beyond H all is 0, beyond N the weights X are. Every
+pass computes once more what it needs at the pairs. Nothing is added up atomically: equal inputs give equal bits.
 
     structure, X   (structures, N, N), receivers before senders
     receiving, a   (structures, N, H)

@@ -60,7 +60,7 @@ def sum_messages(structure: Tensor, receiving: Tensor, sending: Tensor, weight: 
     """(P, n, hidden), for P structures; `receiving` and `sending` have rows for each of them."""
     from gumtrace.experiments.listops.message_kernels import forward
 
-    out = torch.empty(receiving.shape, device=weight.device)
+    out = weight.new_empty(receiving.shape)
     _launch(forward, structure, receiving, sending, weight, bias, out, **_options(structure, weight))
     return out
 
@@ -99,7 +99,7 @@ def _grad_twice(
     options = _options(structure, weight) | {"ALONG_LAYER": along_layer is not None, "TO_LAYER": to_layer}
     along = along_structure, along_receiving, along_sending, weight if along_layer is None else along_layer
     given = structure, receiving, sending, weight, bias
-    to_grad = torch.empty(grad.shape, device=weight.device)
+    to_grad = weight.new_empty(grad.shape)
     made = _room(structure, weight, options["PARTS"], to_layer)
     _launch(backward_twice, *along, grad, *given, to_grad, *made, **options)
     return to_grad, *_summed(*made)
@@ -133,7 +133,7 @@ def _room(structure: Tensor, weight: Tensor, parts: int, to_layer: bool) -> list
     hidden = len(weight)
     programs = count * parts if to_layer else 0
     shapes = (count, n, n), (count, n, hidden), (count, parts, n, hidden), (programs, hidden + 1, hidden)
-    return [torch.empty(shape, device=weight.device) for shape in shapes]
+    return [weight.new_empty(shape) for shape in shapes]
 
 
 def _summed(

@@ -35,7 +35,7 @@ CLOSE = 60.0  # numbers whose logarithms differ by less can share one exponent, 
 @jit
 def incidence(s, geometry, winners, links):
     """Lists one item's groups and winners; returns the number of groups. Winners are listed once, because a function
-    of the geometry called for each of them would count references to its arrays, which takes longer than all else."""
+    of the geometry called for each of them would count references to its arrays, which takes longer than their sums."""
     for b in range(geometry.decisions):
         if geometry.kind == BINARY_TREE:
             s.won[b] = b if -1 <= links[b] < geometry.n else -1
