@@ -94,6 +94,12 @@ def test_everything_public_is_in_the_reference():
             ), f"{module.__name__}.{name} is on no page of docs/api"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_line_is_taken_for_a_comment(page):
+    """Of a line that begins with % nothing is shown."""
+    assert not re.search(r"^\s*%(?!%)", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def test_recorded_experiments_are_among_the_results():
     page = (DOCS / "results.md").read_text(encoding="utf-8")
     for folder in (ROOT / "results").iterdir():
