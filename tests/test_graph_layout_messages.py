@@ -6,6 +6,7 @@ import os
 import pytest
 import torch
 from common import seeded
+from updates import gradients_both_ways
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -343,18 +344,9 @@ def test_the_gradients_of_an_update(estimator, learn, training, data, monkeypatc
     config = GraphLayout.config_type(
         frames=3, nodes=4, hidden=16, critic_hidden=8, estimator=estimator, training=training, extra=4, draws=2
     ).replace(learn_temperature=learn)
-    grads, called, served, call = [], [], messages.serves, messages.sum_messages
-    monkeypatch.setattr(messages, "sum_messages", lambda *given: called.append(1) or call(*given))
-    for ours in (True, False):
-        monkeypatch.setattr(messages, "serves", served if ours else lambda structure, hidden: False)
-        torch.manual_seed(0)
-        experiment = GraphLayout(config, data).to(DEVICE)
-        loss, _ = experiment.loss(torch.arange(4, device=DEVICE), torch.Generator(DEVICE).manual_seed(0))
-        loss.backward()
-        found = {name: p.grad for name, p in experiment.named_parameters() if p.grad is not None}
-        grads.append(torch.cat([found[name].flatten() for name in sorted(found)]))
-    assert error(*grads) < 1e-4
-    assert bool(called) == (estimator != "REBAR" or not learn)
+    *grads, calls = gradients_both_ways(GraphLayout, config, data, messages, "sum_messages", DEVICE, monkeypatch)
+    assert error(*(torch.cat([found[name].flatten() for name in found]) for found in grads)) < 1e-4
+    assert bool(calls) == (estimator != "REBAR" or not learn)
 
 
 # --- on real hardware ---

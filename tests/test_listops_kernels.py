@@ -8,6 +8,7 @@ from common import seeded
 from kernelcases import DEVICE
 from listops_networks import make, tokens
 from listops_networks import soft as soft_structures
+from updates import gradients_both_ways
 
 from gumtrace.experiments import find
 from gumtrace.experiments.config import DIFFERENTIATE
@@ -238,18 +239,8 @@ def data(tmp_path_factory):
 def test_the_gradients_of_an_update(estimator, learn, data, monkeypatch):
     config = ListOps.config_type(longest=12, depth=2, rounds=2, hidden=12, estimator=estimator, draws=2)
     config = config.replace(learn_temperature=learn)
-    grads, called, served, fused = [], [], messages.serves, messages.fused
-    monkeypatch.setattr(messages, "fused", lambda *given: called.append(1) or fused(*given))
-    for ours in (True, False):
-        monkeypatch.setattr(messages, "serves", served if ours else lambda structure, hidden: False)
-        torch.manual_seed(0)
-        experiment = ListOps(config, data).to(DEVICE)
-        loss, _ = experiment.loss(torch.arange(4, device=DEVICE), torch.Generator(DEVICE).manual_seed(0))
-        loss.backward()
-        grads.append({name: p.grad for name, p in experiment.named_parameters() if p.grad is not None})
-    assert len(called) == 2 * (2 if estimator == "REBAR" else 1)
-    ours, theirs = grads
-    assert ours.keys() == theirs.keys()
+    ours, theirs, calls = gradients_both_ways(ListOps, config, data, messages, "fused", DEVICE, monkeypatch)
+    assert calls == 2 * (2 if estimator == "REBAR" else 1)
     assert all(error(ours[name], theirs[name]) < 1e-3 for name in ours)
 
 
