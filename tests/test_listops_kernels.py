@@ -165,7 +165,7 @@ def test_equal_inputs_give_equal_bits():
     assert all(x.equal(y) for x, y in zip(found(SIZES["samples"]), found(SIZES["samples"]), strict=True))
 
 
-@pytest.mark.skipif(DEVICE == "cuda", reason="a GPU runs programs in any order")
+@pytest.mark.skipif(DEVICE == "cuda", reason="turns the order of the interpreter around; a GPU keeps to none")
 def test_programs_may_run_in_any_order(monkeypatch):
     """What one leaves no other changes: the interpreter runs them one by one, here the last first."""
     from triton.runtime.interpreter import interpreter_builder as builder

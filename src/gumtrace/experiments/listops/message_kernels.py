@@ -212,10 +212,8 @@ def backward_twice(
         h1 = tl.where(h > 0, _rows(along_receiving, i, column, N, H) + b1, 0.0)
         z = tl.dot(h, turned, input_precision=PRECISION) + c
         z1 = tl.dot(h1, turned, input_precision=PRECISION)
-        if ALONG_LAYER:
-            _, turned1, c1 = _layer(
-                along_layer, along_layer + H * H, H, WIDTH
-            )  # here: shared memory has no room for more
+        if ALONG_LAYER:  # read anew for each receiver: shared memory has no room to keep it
+            _, turned1, c1 = _layer(along_layer, along_layer + H * H, H, WIDTH)
             z1 = tl.dot(h, turned1, z1, input_precision=PRECISION) + c1
         z1 = tl.where(z > 0, z1, 0.0)
         _put(grad_grad, i, tl.sum(x1 * tl.maximum(z, 0.0) + x * z1, 0), H, WIDTH)
