@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import Any, ClassVar, Self
 
 import torch
@@ -12,6 +13,8 @@ from gumtrace import estimators
 from gumtrace.estimators import Estimator
 from gumtrace.experiments.config import Config
 from gumtrace.experiments.seeds import mixed
+
+_SEEDING = Lock()  # torch's own generator is the whole process's
 
 
 class Experiment(nn.Module, ABC):
@@ -30,7 +33,7 @@ class Experiment(nn.Module, ABC):
     @classmethod
     def build(cls, config: Config, data: Any, device: torch.device, start: int = 0) -> Self:
         """The model of a seed, and others that it might start as: made on the CPU, so the same on every device."""
-        with torch.random.fork_rng(devices=[]):
+        with _SEEDING, torch.random.fork_rng(devices=[]):
             torch.manual_seed(mixed(config.seed, "start", start))
             return cls(config, data).to(device)
 

@@ -20,6 +20,7 @@ from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.seeds import mixed
 from gumtrace.experiments.starts import Starts
 
+AHEAD = 16  # updates that may wait for the device: enough for it never to wait for the host
 WARM_UP = 3  # updates before a graph is recorded: libraries start up, and kernels are compiled
 FORWARD, BACKWARD, OPTIMISER = "forward", "backward", "optimiser"  # parts of an update, for the profiler
 
@@ -46,6 +47,7 @@ class Run:
         self.valid: dict[str, float] = {}  # the latest
         self._order, self._epoch = self.index, -1
         self.starts = Starts(self)
+        self._asked = [torch.cuda.Event() for _ in range(AHEAD if graph else 0)]
         self._graph = self._recorded() if graph else None
 
     @property
@@ -58,13 +60,29 @@ class Run:
         others = 0 if self.starts.done else self.config.starts - 1
         return self.config.iterations + others * self.config.start_iterations
 
+    @property
+    def recorded(self) -> bool:
+        """As a CUDA graph."""
+        return self._graph is not None
+
+    @property
+    def due(self) -> bool:
+        """Whether an evaluation comes after the next update."""
+        after = self.iteration + 1
+        return self.starts.done and (after % self.config.evaluate_every == 0 or after >= self.config.iterations)
+
+    @property
+    def pausing(self) -> bool:
+        """Whether the next `advance` is more than an update, so that the host has to wait for the device."""
+        return self.due or self.iteration == 0 or self.iteration + 1 == self.config.start_iterations
+
     def advance(self) -> bool:
         """One update, and an evaluation with a checkpoint when it is time: says whether it was."""
+        due = self.due
         with self._here():
             if self.iteration == 0 and not self.starts.scores:
                 self._log_gradient("beginning")
             self.update()
-            due = self.starts.done and (self.iteration % self.config.evaluate_every == 0 or self.finished)
             if due:
                 self.check()
             self.starts.after_update()
@@ -72,8 +90,19 @@ class Run:
 
     def update(self) -> None:
         self._prepare()
-        self._update() if self._graph is None else self._graph.replay()
+        if self._graph is None:
+            self._update()
+        else:
+            self._graph.replay()
+            self._not_too_far()
         self.iteration += 1
+
+    def _not_too_far(self) -> None:
+        """Wait until the update that was asked for `AHEAD` updates ago is done. A device whose queue is full would keep
+        the host waiting in the middle of a call, and with it whatever runs beside this one."""
+        done = self._asked[self.iteration % AHEAD]
+        done.synchronize()  # at once, where it was never recorded
+        done.record()
 
     def _prepare(self) -> None:
         """The items, the randomness and the learning rates of this iteration."""

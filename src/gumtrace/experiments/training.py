@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from gumtrace.experiments.experiment import Experiment
 from gumtrace.experiments.folder import METRICS, RESULT, STATE, RunFolder, RunFolderError, load, read_json, read_metrics
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.run import Run
+from gumtrace.experiments.side_by_side import advance
 from gumtrace.extras import require
 
 _PRECISION = {"float32": "highest", "tf32": "high", "bfloat16": "high"}
@@ -95,15 +96,17 @@ def _go_on(run: Run, path: Path) -> None:
 def _advance(runs: list[Run], progress: bool, watch: Callable[[Run], None] | None) -> None:
     tqdm = require("tqdm", "cli").tqdm
     total, done = sum(run.updates for run in runs), sum(run.iteration for run in runs)
-    with tqdm(total=total, initial=done, unit="it", file=sys.stderr, disable=None if progress else True) as bar:
-        while waiting := [run for run in runs if not run.finished]:
-            for run in waiting:
-                if run.advance():
-                    if progress and bar.disable:  # no terminal: a line in a log instead
-                        print(f"seed {run.config.seed}, {run.iteration} of {run.config.iterations}: {_score(run)}")
-                    if watch is not None:
-                        watch(run)
-            bar.update(len(waiting))
+    with (
+        tqdm(total=total, initial=done, unit="it", file=sys.stderr, disable=None if progress else True) as bar,
+        closing(advance(runs)) as rounds,
+    ):
+        for updates, evaluated in rounds:
+            for run in evaluated:
+                if progress and bar.disable:  # no terminal: a line in a log instead
+                    print(f"seed {run.config.seed}, {run.iteration} of {run.config.iterations}: {_score(run)}")
+                if watch is not None:
+                    watch(run)
+            bar.update(updates)
             bar.set_postfix_str(" ".join(_score(run) for run in runs), refresh=False)
 
 

@@ -204,16 +204,18 @@ def cross_entropy(logits: Tensor, answers: Tensor) -> Tensor:
 
 def totals(batch: Split, structure: Tensor, logits: Tensor) -> dict[str, Tensor]:
     """(2,) of each metric: its sum, and how many structures it is of. A digit on its own has no edges to count."""
-    found = {}
-    for name, value in metrics(batch, structure, logits).items():
-        counted = (batch.lengths > (1 if name in EDGES else 0)).expand_as(value)
-        found[name] = torch.stack([torch.where(counted, value, 0.0).sum(dtype=torch.float64), counted.sum()])
-    return found
+    found = metrics(batch, structure, logits)
+    values, several = torch.stack(list(found.values())), batch.lengths > 1  # all at once: an update has these, too
+    counted = torch.stack([several if name in EDGES else torch.ones_like(several) for name in found])
+    counted = counted[:, None].expand_as(values)  # (metrics, samples, B)
+    sums = torch.where(counted, values, 0.0).sum((-1, -2), dtype=torch.float64)
+    return dict(zip(found, torch.stack([sums, counted.sum((-1, -2))], -1), strict=True))
 
 
 def means(totals: dict[str, Tensor]) -> dict[str, Tensor]:
     """0 where there was nothing to count."""
-    return {name: total / count.clamp(min=1) for name, (total, count) in totals.items()}
+    total, count = torch.stack(list(totals.values())).unbind(-1)
+    return dict(zip(totals, total / count.clamp(min=1), strict=True))
 
 
 def metrics(batch: Split, structure: Tensor, logits: Tensor) -> dict[str, Tensor]:
