@@ -26,9 +26,9 @@ test-full: $(VENV)/.dev ## the tests with a million draws where `make test` make
 	GUMTRACE_DRAWS=1000000 $(BIN)/pytest tests/test_conditional.py -k round_trip
 
 test-gpu: $(VENV)/.dev ## the kernels on a real GPU: needs a CUDA build of torch in .venv
-	$(BIN)/pytest -n 4 tests/test_cuda.py tests/test_cuda_inputs.py tests/test_cuda_matrix_tree.py tests/test_gpu.py \
-	  tests/test_gpu_sizes.py tests/test_operators.py tests/test_transforms.py tests/test_unchecked.py \
-	  tests/test_device_time.py tests/test_relax_subset_paths.py tests/test_graph_layout_messages.py tests/test_gpu_experiments.py
+	$(BIN)/pytest -n 4 tests/test_cuda*.py tests/test_gpu*.py tests/test_operators.py tests/test_transforms.py \
+	  tests/test_unchecked.py tests/test_device_time.py tests/test_relax_subset_paths.py \
+	  tests/test_graph_layout_messages.py tests/test_graph_layout_decoder.py tests/test_listops_kernels.py
 
 # One thread for each of the pages that are executed at a time: more would only wait for each other.
 docs: export OMP_NUM_THREADS = 1

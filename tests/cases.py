@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 import torch
 import twins
 from torch import Tensor
@@ -150,3 +151,4 @@ CASES = [
     Case("custom-value", (6,), (6,), _fixed(gt.Custom, algorithm=CLUSTERS, event_dim=1), kind="labels"),
     Case("custom-1", (1,), (1,), _fixed(gt.Custom, algorithm=twins.Subset(1, 1), event_dim=1), certain=True),
 ]
+every = pytest.mark.parametrize("case", CASES, ids=str)

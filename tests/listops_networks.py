@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 import torch
 from common import seeded
 
@@ -12,6 +13,7 @@ from gumtrace.experiments.listops.model import Classifier, Critic, Encoder
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 HIDDEN, ITEMS, SAMPLES, ROUNDS, N = 10, 3, 2, 3, 7
 LENGTHS = torch.tensor([7, 4, 2])
+BOTH_WAYS = pytest.mark.parametrize("hard", [True, False])
 
 
 def make(network, dtype=torch.float64, dropout=0.1):

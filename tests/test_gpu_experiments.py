@@ -15,7 +15,9 @@ import warnings
 from contextlib import ExitStack
 
 import pytest
+import tiny_runs
 import torch
+from tiny_runs import stop_early
 
 from gumtrace.experiments import NAMES, evaluate, find, train
 from gumtrace.experiments.folder import read_metrics
@@ -33,6 +35,7 @@ pytestmark = [
 ]
 
 DEVICE = torch.device("cuda")
+data = tiny_runs.data
 GraphLayout = find("graph-layout")
 TINY = GraphLayout.config_type(  # the decoder's kernels for trees take widths of 16
     frames=4,
@@ -90,15 +93,6 @@ both_trainings = pytest.mark.parametrize("training", ["teacher-forced", "unrolle
 def experiment(config):
     """The one whose config this is."""
     return next(found for found in map(find, NAMES) if found.config_type is type(config))
-
-
-class Killed(BaseException):
-    pass
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return tmp_path_factory.mktemp("data")
 
 
 @pytest.fixture
@@ -201,12 +195,7 @@ def test_starts_under_a_graph(run):
 @every_estimator
 def test_cut_off_and_gone_on(estimator, graph, run, tmp_path, data):
     config = TINY.replace(estimator=estimator)
-
-    def stop(run):
-        raise Killed
-
-    with pytest.raises(Killed):
-        run("parts", config, graph=graph, watch=stop)
+    stop_early(run, config, graph=graph)
     assert len(valid_elbos(read_metrics(tmp_path / "parts" / "seed-0" / "metrics.jsonl"))) == 1
     rows = run("parts", config, graph=graph)
     check_alike(rows, run("whole", config, graph=graph))
@@ -217,11 +206,7 @@ def test_cut_off_and_gone_on(estimator, graph, run, tmp_path, data):
 @pytest.mark.parametrize("graph", [False, True])
 @with_lstms
 def test_cut_off_and_gone_on_with_lstms(config, graph, run, tmp_path, data):
-    def stop(run):
-        raise Killed
-
-    with pytest.raises(Killed):
-        run("parts", config, graph=graph, watch=stop)
+    stop_early(run, config, graph=graph)
     rows = run("parts", config, graph=graph)
     check_alike(rows, run("whole", config, graph=graph), FLIPS)
     better = experiment(config).better

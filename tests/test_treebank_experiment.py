@@ -4,6 +4,7 @@ import optuna
 import pytest
 import torch
 from common import seeded
+from tiny_runs import cut_off
 
 import gumtrace as gt
 from gumtrace.experiments import evaluate, find, train
@@ -44,21 +45,6 @@ def run(tmp_path):
         return read_metrics(tmp_path / name / "seed-0" / "metrics.jsonl")
 
     return call
-
-
-class Killed(BaseException):
-    pass
-
-
-def cut_off(run, config):
-    """The metrics of a run that ended after its first evaluation, and went on."""
-
-    def stop(run):
-        raise Killed
-
-    with pytest.raises(Killed):
-        run("parts", config, watch=stop)
-    return run("parts", config)
 
 
 # --- training ---

@@ -1,4 +1,4 @@
-"""Bad input is refused with a message that names the structure and, in a batch, the item."""
+"""Bad input is refused with a message that names the structure and, in a batch, the item. Nothing crashes."""
 
 import json
 import re
@@ -9,31 +9,12 @@ import hostile
 import pytest
 import torch
 import twins
-from cases import APART, CASES, EDGES, generator
+from cases import CASES, EDGES, every, generator
+from refusals import BATCH, CONSTRUCTORS, HERE, INF, ITEM, NAN, one_bad, refuses, sparse
 
 import gumtrace as gt
 
-NAN, INF = torch.nan, torch.inf
-BATCH, ITEM = (2, 3), (1, 2)  # of the batches below, the item that is wrong
-HERE = r"\D1, 2\D"  # and how a message names it
-
-every = pytest.mark.parametrize("case", CASES, ids=str)
-
-
-def one_bad(shape, key, value, good=0.0):
-    """Logits of a batch that are wrong at one key of one item."""
-    x = torch.full((*BATCH, *shape), good)
-    x[(*ITEM, *key)] = value
-    return x
-
-
-def refuses(make, *words, error=ValueError):
-    """`make` raises, and the message has the words in this order."""
-    with pytest.raises(error, match=re.compile(".*".join(words), re.DOTALL)):
-        make()
-
-
-# Logits ------------------------------------------------------------------------------------------------
+# Logits -----------------------------------------------------------------------------------------------
 
 
 @every
@@ -74,17 +55,6 @@ def test_noise_that_does_not_race_may_be_anything(case):
     junk = torch.where(racing, noise, NAN)
     assert d.trace(junk).equals(d.trace(noise)).all()
     torch.testing.assert_close(d.noise_log_prob(junk), d.noise_log_prob(noise))
-
-
-CONSTRUCTORS = {
-    "Subset": (1, lambda x, **more: gt.Subset(x, 1, **more)),
-    "Permutation": (1, gt.Permutation),
-    "Matching": (2, gt.Matching),
-    "SpanningTree": (2, gt.SpanningTree),
-    "Arborescence": (2, gt.Arborescence),
-    "BinaryTree": (1, gt.BinaryTree),
-    "Custom": (1, lambda x, **more: gt.Custom(x, twins.Subset(3, 1), event_dim=1, **more)),
-}
 
 
 @pytest.mark.parametrize("name", CONSTRUCTORS)
@@ -145,100 +115,7 @@ class TestEveryConstructor:
         refuses(make(torch.zeros(2, *[3] * dims)).enumerate_traces, name, r"\(2,\)")
 
 
-# What cannot be completed --------------------------------------------------------------------------------
-
-ISLAND = [(0, 3), (1, 3), (2, 3)]  # without these, node 3 of four is alone
-SOURCES = [(u, 3) for u in range(4)]
-
-
-def without(n, keys):
-    x = torch.zeros(*BATCH, n, n)
-    for key in keys:
-        x[(*ITEM, *key)] = -INF
-    return x
-
-
-def sparse(x, nodes=5, **more):
-    return gt.SpanningTree.from_edges(x, EDGES, nodes, **more)
-
-
-STUCK = {  # each makes item ITEM of a batch, or the graph that all items share, impossible
-    "graph": ("SpanningTree", lambda **o: gt.SpanningTree(without(4, ISLAND), **o)),
-    "masked graph": (
-        "SpanningTree",
-        lambda **o: gt.SpanningTree(torch.zeros(*BATCH, 4, 4), mask=without(4, ISLAND) == 0, **o),
-    ),
-    "three parts for two": (
-        "SpanningTree",
-        lambda **o: gt.SpanningTree(without(4, [*ISLAND, (0, 2), (1, 2)]), components=2, **o),
-    ),
-    "sparse graph": ("SpanningTree", lambda **o: sparse(one_bad((8,), [slice(0, 5, 4)], -INF), **o)),
-    "masked sparse graph": (
-        "SpanningTree",
-        lambda **o: sparse(torch.zeros(*BATCH, 8), mask=one_bad((8,), [slice(0, 5, 4)], -INF) == 0, **o),
-    ),
-    "sparse graph without enough edges": ("SpanningTree", lambda **o: sparse(torch.zeros(*BATCH, 8), nodes=6, **o)),
-    "more parts than nodes": ("SpanningTree", lambda **o: gt.SpanningTree(torch.zeros(2, 2), components=3, **o)),
-    "more parts than nodes of an item": (
-        "SpanningTree",
-        lambda **o: gt.SpanningTree(
-            torch.zeros(*BATCH, 3, 3), components=2, lengths=one_bad((), [], 1, good=3).long(), **o
-        ),
-    ),
-    "no nodes": ("SpanningTree", lambda **o: gt.SpanningTree(torch.zeros(0, 0), **o)),
-    "unreachable": ("Arborescence", lambda **o: gt.Arborescence(without(4, SOURCES), **o)),
-    "masked unreachable": (
-        "Arborescence",
-        lambda **o: gt.Arborescence(torch.zeros(*BATCH, 4, 4), mask=without(4, SOURCES) == 0, **o),
-    ),
-    "nobody leaves the root": (
-        "Arborescence",
-        lambda **o: gt.Arborescence(without(4, [(2, v) for v in range(4)]), root=2, **o),
-    ),
-    "unreachable pair": (
-        "Arborescence",
-        lambda **o: gt.Arborescence(without(4, [(0, 2), (0, 3), (1, 2), (1, 3)]), **o),
-    ),
-    "fewer keys than k": ("Subset", lambda **o: gt.Subset(one_bad((4,), [slice(0, 2)], -INF), 3, **o)),
-    "fewer keys than k of the item": (
-        "Subset",
-        lambda **o: gt.Subset(torch.tensor([0.0, 0, -INF]).expand(*BATCH, 3), one_bad((), [], 3, good=2).long(), **o),
-    ),
-    "shorter than k": (
-        "Subset",
-        lambda **o: gt.Subset(torch.zeros(*BATCH, 4), 3, lengths=one_bad((), [], 2, good=4).long(), **o),
-    ),
-    "masked to nothing": ("Subset", lambda **o: gt.Subset(torch.zeros(3), 1, mask=torch.zeros(3) > 0, **o)),
-}
-SHARED = {"sparse graph without enough edges", "more parts than nodes", "no nodes", "masked to nothing"}  # by all items
-
-
-@pytest.mark.parametrize("what", STUCK)
-def test_what_cannot_be_completed_is_refused_at_once(what):
-    name, make = STUCK[what]
-    refuses(make, name, *([] if what in SHARED else [HERE]))
-
-
-@pytest.mark.parametrize("what", STUCK)
-def test_without_validation_it_is_refused_when_it_is_run(what):
-    name, make = STUCK[what]
-    d = make(validate_args=False)
-    words = [name] if what in SHARED else [name, HERE]
-    refuses(d.sample, *words)
-    refuses(lambda: d.sample_trace((3, 2)), *words)
-    refuses(lambda: d.trace(d.perturb((2,))), *words)
-    refuses(lambda: d.mode, *words)
-
-
-def test_matchings_may_be_partial():
-    d = gt.Matching(torch.zeros(2, 2), mask=torch.tensor([[True, False], [True, False]]))
-    assert (d.sample((100,)).sum((-1, -2)) == 1).all()
-    assert (gt.Matching(torch.full((2, 2), -INF)).sample() == 0).all()
-    assert gt.Permutation(torch.full((3,), -INF)).sample().tolist() == [0, 1, 2]
-    assert gt.BinaryTree(torch.full((3,), -INF)).sample().tolist() == [-2, -2, -2]
-
-
-# Arguments of their own -----------------------------------------------------------------------------------
+# Arguments of their own -------------------------------------------------------------------------------
 
 BAD = {
     "k > d": (lambda: gt.Subset(torch.zeros(3), 4), ["Subset", "4"]),
@@ -319,85 +196,7 @@ def test_wrong_types(what):
     refuses(make, *words, error=(TypeError, ValueError))
 
 
-# Traces of others ----------------------------------------------------------------------------------------
-
-NINE = torch.tensor([[0, 1, 2] * 3, [1, 2, 0] * 3])
-PAIRS = {  # a distribution, and one whose traces mean something else
-    "structure": (gt.Subset(torch.zeros(4), 4), gt.Permutation(torch.zeros(4))),
-    "matrix": (gt.SpanningTree(torch.zeros(4, 4)), gt.Arborescence(torch.zeros(4, 4))),
-    "size": (gt.Permutation(torch.zeros(4)), gt.Permutation(torch.zeros(5))),
-    "k": (gt.Subset(torch.zeros(4), 2), gt.Subset(torch.zeros(4), 3)),
-    "k of an item": (gt.Subset(torch.zeros(2, 4), torch.tensor([1, 2])), gt.Subset(torch.zeros(2, 4), 2)),
-    "shape": (gt.Matching(torch.zeros(2, 6)), gt.Matching(torch.zeros(3, 4))),
-    "components": (gt.SpanningTree(torch.zeros(4, 4)), gt.SpanningTree(torch.zeros(4, 4), components=2)),
-    "root": (gt.Arborescence(torch.zeros(4, 4)), gt.Arborescence(torch.zeros(4, 4), root=1)),
-    "edges": (sparse(torch.zeros(8)), gt.SpanningTree.from_edges(torch.zeros(8), EDGES.flip(1), 5)),
-    "sparse and dense": (gt.SpanningTree(torch.zeros(3, 3)), gt.SpanningTree.from_edges(torch.zeros(9), NINE, 3)),
-    "custom size": (gt.Custom(torch.zeros(4), twins.Subset(4, 2)), gt.Custom(torch.zeros(5), twins.Subset(5, 2))),
-    "custom and built-in": (gt.Custom(torch.zeros(4), twins.Subset(4, 2)), gt.Subset(torch.zeros(4), 2)),
-    "batch": (gt.BinaryTree(torch.zeros(2, 4)), gt.BinaryTree(torch.zeros(3, 4))),
-    "no batch": (gt.BinaryTree(torch.zeros(2, 4)), gt.BinaryTree(torch.zeros(4))),
-    "transposed batch": (gt.BinaryTree(torch.zeros(2, 3, 4)), gt.BinaryTree(torch.zeros(3, 2, 4))),
-    "custom batch": (
-        gt.Custom(torch.zeros(2, 4), twins.Subset(4, 2), event_dim=1),
-        gt.Custom(torch.zeros(3, 4), twins.Subset(4, 2), event_dim=1),
-    ),
-}
-
-
-@pytest.mark.parametrize("method", ["trace_log_prob", "conditional", "decision_log_totals"])
-@pytest.mark.parametrize("what", PAIRS)
-def test_traces_of_others(what, method):
-    ours, theirs = PAIRS[what]
-    refuses(lambda: getattr(ours, method)(theirs.sample_trace()), type(ours).__name__, "trace")
-
-
-@pytest.mark.parametrize("method", ["trace_log_prob", "conditional", "decision_log_totals"])
-@pytest.mark.parametrize("name", CONSTRUCTORS)
-def test_a_value_is_no_trace(name, method):
-    dims, make = CONSTRUCTORS[name]
-    d = make(torch.zeros(2, *[3] * dims))
-    refuses(lambda: getattr(d, method)(d.sample()), name, "trace", error=(TypeError, ValueError))
-
-
-# Values --------------------------------------------------------------------------------------------------
-
-VALUES = {
-    "subset": (gt.Subset(torch.zeros(2, 3), 2), [[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]),
-    "half a subset": (gt.Subset(torch.zeros(3), 2), [1.0, 0.5, 0.5]),
-    "permutation": (gt.Permutation(torch.zeros(2, 3)), [[0, 1, 2], [0, 0, 1]]),
-    "permutation out of range": (gt.Permutation(torch.zeros(3)), [1, 2, 3]),
-    "permutation matrix": (gt.Permutation(torch.zeros(2), matrix=True), [[1.0, 0.0], [1.0, 0.0]]),
-    "matching": (gt.Matching(torch.zeros(2, 2)), [[1.0, 0.0], [1.0, 0.0]]),
-    "matching that could go on": (gt.Matching(torch.zeros(2, 2)), [[1.0, 0.0], [0.0, 0.0]]),
-    "tree not symmetric": (gt.SpanningTree(torch.zeros(2, 2)), [[0.0, 1.0], [0.0, 0.0]]),
-    "no tree": (gt.SpanningTree(torch.zeros(2, 2)), [[0.0, 0.0], [0.0, 0.0]]),
-    "cycle": (gt.SpanningTree(torch.zeros(4, 4)), [[0.0, 1, 1, 0], [1.0, 0, 1, 0], [1.0, 1, 0, 0], [0.0, 0, 0, 0]]),
-    "binary tree of two roots": (gt.BinaryTree(torch.zeros(3)), [-1, -1, 1]),
-    "binary tree out of order": (gt.BinaryTree(torch.zeros(4)), [-1, 3, 0, 2]),
-    "binary tree with a cycle": (gt.BinaryTree(torch.zeros(3)), [1, 0, -1]),
-    "binary tree out of range": (gt.BinaryTree(torch.zeros(3)), [3, -1, 1]),
-    "another event": (gt.Subset(torch.zeros(3), 2), [1.0, 1.0, 0.0, 0.0]),
-    "another batch": (gt.Subset(torch.zeros(2, 3), 2), [[1.0, 1.0, 0.0]] * 3),
-}
-
-
-@pytest.mark.parametrize("what", VALUES)
-def test_values_that_cannot_be(what):
-    d, value = VALUES[what]
-    refuses(lambda: d.log_prob(torch.tensor(value)), "" if "another" in what else type(d).__name__)
-
-
-@pytest.mark.parametrize(
-    "d",
-    [gt.Arborescence(torch.zeros(3, 3)), sparse(torch.zeros(8)), gt.Custom(torch.zeros(6), APART)],
-    ids=repr,
-)
-def test_log_prob_that_is_out_of_reach(d):
-    refuses(lambda: d.log_prob(d.sample()), type(d).__name__, "trace_log_prob", error=NotImplementedError)
-
-
-# Nothing may crash ---------------------------------------------------------------------------------------
+# Nothing may crash ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,155 @@
+"""What every structure promises as an object: traces that are indexed and compared, copies, names and signatures."""
+
+import copy
+import inspect
+import io
+import pickle
+
+import pytest
+import torch
+from cases import every, generator
+from contract import assert_same, everything
+
+import gumtrace as gt
+
+# Traces -----------------------------------------------------------------------------------------------
+
+
+@every
+def test_indexing_a_trace(case):
+    d = case((2, 3))
+    trace = d.sample_trace((5,))
+    log_prob = d.trace_log_prob(trace)
+    assert len(trace) == 5
+    for index in (1, -1, slice(1, 4), torch.tensor([4, 0, 0]), slice(None, None, 2)):
+        assert_same(trace[index].value, trace.value[index])
+        assert_same(d.trace_log_prob(trace[index]), log_prob[index])
+    assert_same(trace[..., 0].value, trace.value[:, :, 0])
+    assert_same(trace[2, 1].value, trace.value[2, 1])
+    assert_same(trace[2, 1, 0].value, trace.value[2, 1, 0])
+    assert [t.shape for t in trace] == [(2, 3)] * 5
+
+
+@every
+def test_a_single_trace_has_neither_items_nor_length(case):
+    trace = case().sample_trace()
+    with pytest.raises(IndexError, match="single trace"):
+        trace[0]
+    with pytest.raises(TypeError, match="single trace"):
+        len(trace)
+    with pytest.raises(IndexError):
+        case((3,)).sample_trace()[3]
+
+
+@every
+def test_equality_of_traces(case):
+    d = case((3,))
+    trace = d.sample_trace((50,), generator=generator(1))
+    other = d.sample_trace((50,), generator=generator(2))
+    same = trace.equals(other)
+    assert same.dtype == torch.bool
+    assert trace.equals(trace).all()
+    assert_same(same, other.equals(trace))
+    assert_same(d.trace_log_prob(trace)[same], d.trace_log_prob(other)[same])
+    assert_same(trace.value[same], other.value[same])
+    assert same.all() == case.certain
+
+
+@every
+def test_traces_are_light(case):
+    trace = case.build(case.logits((3,)).requires_grad_()).sample_trace((2,))
+    moved = trace.to("cpu")
+    assert moved.equals(trace).all()
+    assert trace.device == torch.device("cpu")
+    assert not trace.winners.is_floating_point()
+    assert repr(trace).startswith("Trace(shape=(2, 3)")
+    assert trace.to("meta").device.type == "meta"
+
+
+# As a Python object -----------------------------------------------------------------------------------
+
+
+def _pickled(x):
+    return pickle.loads(pickle.dumps(x))
+
+
+def _saved(x):
+    file = io.BytesIO()
+    torch.save(x, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@every
+@pytest.mark.parametrize("again", [_pickled, _saved, copy.copy, copy.deepcopy], ids=lambda f: f.__name__)
+def test_copies(case, again):
+    d = case((3,))
+    trace = d.sample_trace((2,))
+    twin, twin_trace = again(d), again(trace)
+    assert repr(twin) == repr(d)
+    assert_same(everything(twin), everything(d))
+    assert twin_trace.equals(trace).all()
+    assert_same(twin_trace.value, trace.value)
+    assert_same(twin.trace_log_prob(twin_trace), d.trace_log_prob(trace))
+
+
+@every
+def test_repr(case):
+    d = case((2, 3))
+    assert repr(d) == f"{type(d).__name__}(batch_shape=(2, 3), event_shape={case.event}, dtype=torch.float32)"
+
+
+# The public interface ---------------------------------------------------------------------------------
+
+
+def test_public_names():
+    assert sorted(gt.__all__) == [
+        "Arborescence",
+        "BinaryTree",
+        "Custom",
+        "Matching",
+        "Permutation",
+        "SpanningTree",
+        "Subset",
+        "Trace",
+        "backends",
+        "diagnostics",
+        "divergences",
+        "estimators",
+        "plotting",
+        "relax",
+    ]
+    assert all(hasattr(gt, name) for name in gt.__all__)
+
+
+SIGNATURES = {
+    gt.Subset: "logits, k",
+    gt.Permutation: "logits, matrix=False",
+    gt.Matching: "logits",
+    gt.SpanningTree: "logits, components=1",
+    gt.SpanningTree.from_edges: "logits, edge_index, num_nodes, components=1",
+    gt.Arborescence: "logits, root=0",
+    gt.BinaryTree: "logits",
+    gt.Custom: "logits, algorithm",
+}
+
+
+@pytest.mark.parametrize("make", SIGNATURES, ids=lambda f: f.__qualname__)
+def test_constructors(make):
+    parameters = inspect.signature(make).parameters.values()
+    positional = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    written = [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in positional]
+    assert ", ".join(written) == SIGNATURES[make]
+    assert {"mask", "lengths", "validate_args"} <= {p.name for p in parameters}
+
+
+@every
+def test_methods(case):
+    d = case((3,))
+    assert isinstance(d, torch.distributions.Distribution)
+    drawn = {"sample": (), "sample_trace": (), "perturb": (), "conditional": (d.sample_trace(),)}
+    for name, args in drawn.items():
+        getattr(d, name)(*args, generator=generator())
+    for name in ("sample", "sample_trace", "perturb"):
+        getattr(d, name)(torch.Size([2]))
+    assert not d.has_rsample

@@ -1,0 +1,100 @@
+"""Algorithms of one's own that break the rules are refused, at once or when they do, and the message says where."""
+
+import pytest
+import torch
+from races import NOISE, Race
+
+import gumtrace as gt
+from gumtrace.recursions import CentreClustering, MaximalIndependentSet
+
+
+def late(good, bad):
+    """A hook that goes wrong at the second step, when three keys are left."""
+    return lambda K, *more: bad(K, *more) if len(K) == 3 else good(K, *more)
+
+
+def whole(K, R):
+    return [K]
+
+
+def winner_leaves(K, R, winners):
+    return K - set(winners), None
+
+
+BROKEN = {  # hooks, and what the message must say; the noise is 3 > 2 > 1 > 0, so key 3 goes first and key 2 next
+    "overlap": ({"split": lambda K, R: [K, {1}]}, "step 0: split .*key 1 "),
+    "overlap later": ({"split": late(whole, lambda K, R: [{0}, K])}, "step 1: split .*key 0 "),
+    "left out": ({"split": lambda K, R: [K - {2}]}, "step 0: split .*key 2"),
+    "left out later": ({"split": late(whole, lambda K, R: [{0}, {2}])}, "step 1: split .*key 1"),
+    "nothing left in": ({"split": lambda K, R: []}, "step 0: split .*key 0"),
+    "invented by split": ({"split": lambda K, R: [K, {7}]}, "step 0: split .*key 7"),
+    "split brings back": ({"split": late(whole, lambda K, R: [K, {3}])}, "step 1: split .*key 3"),
+    "invented by map": ({"map": lambda K, R, w: ({9}, None)}, "step 0: map .*key 9"),
+    "map brings back": ({"map": late(winner_leaves, lambda K, R, w: ({3}, None))}, "step 1: map .*key 3"),
+    "nobody leaves": ({"map": lambda K, R, w: (K, None)}, "step 0: map .*key"),
+    "nobody leaves later": ({"map": late(winner_leaves, lambda K, R, w: (K, None))}, "step 1: map .*key"),
+    "never stops": ({"stop": lambda K, R: False}, "step 4: map .*key"),
+    "start out of range": ({"start": lambda: (range(5), None)}, r"start\(\) .*key 4.* 4 keys"),
+    "start below zero": ({"start": lambda: ([0, -1], None)}, r"start\(\) .*key -1"),
+}
+NO_KEYS = {
+    "start of words": ({"start": lambda: (["a"], None)}, r"start\(\) .*'a'"),
+    "start of None": ({"start": lambda: (None, None)}, r"start\(\) .*None"),
+    "start of floats": ({"start": lambda: ([0.5, 1.5], None)}, r"start\(\) .*0.5"),
+    "start without R": ({"start": lambda: range(4)}, r"start\(\)"),
+    "split into keys": ({"split": lambda K, R: K}, "step 0: split .*0"),
+    "split into words": ({"split": lambda K, R: [["b"]]}, "step 0: split .*'b'"),
+    "split is None": ({"split": lambda K, R: None}, "step 0: split"),
+    "map to a key": ({"map": lambda K, R, w: (3, None)}, "step 0: map .*3"),
+    "map without R": ({"map": lambda K, R, w: K - set(w)}, "step 0: map"),
+    "map is None": ({"map": lambda K, R, w: None}, "step 0: map"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_broken_invariants_are_refused_at_once(what):
+    hooks, message = BROKEN[what]
+    with pytest.raises(ValueError, match=message):
+        gt.Custom(NOISE, Race(**hooks))
+
+
+@pytest.mark.parametrize("what", [w for w in BROKEN if "start" not in w])
+def test_broken_invariants_are_refused_when_run(what):
+    hooks, message = BROKEN[what]
+    d = gt.Custom(NOISE, Race(**hooks), validate_args=False)
+    with pytest.raises(ValueError, match=message):
+        d.trace(NOISE)
+    with pytest.raises(ValueError, match=r"step \d: .*key"):
+        d.enumerate_traces()
+    with pytest.raises(ValueError, match=r"step \d: .*key"):
+        d.sample((100,))
+
+
+@pytest.mark.parametrize("what", NO_KEYS)
+def test_what_are_no_keys_is_refused(what):
+    hooks, message = NO_KEYS[what]
+    with pytest.raises((TypeError, ValueError), match=message):
+        gt.Custom(NOISE, Race(**hooks))
+
+
+def test_what_breaks_only_sometimes_is_refused_when_it_does():
+    d = gt.Custom(NOISE, Race(map=lambda K, R, w: (K if w == [0] and len(K) == 4 else K - set(w), None)))
+    with pytest.raises(ValueError, match="step 0: map"):
+        d.trace(-NOISE)
+
+
+@pytest.mark.parametrize("hook", ["start", "stop", "split", "map"])
+def test_missing_hooks(hook):
+    with pytest.raises(TypeError, match=rf"Custom.*Race.*{hook}"):
+        gt.Custom(NOISE, Race(**{hook: None}))
+
+
+def test_adjacency_must_be_square():
+    for example in (MaximalIndependentSet, CentreClustering):
+        with pytest.raises(ValueError, match=r"square.*\(2, 3\)"):
+            example(torch.zeros(2, 3))
+
+
+def test_the_item_is_named():
+    with pytest.raises(ValueError, match=r"Custom.*\(1,\)"):
+        gt.Custom(torch.tensor([[0.0, 0, 0, 0], [0.0, torch.nan, 0, 0]]), Race(), event_dim=1)
