@@ -63,6 +63,25 @@ def test_files(tmp_path):
         assert file.stat().st_size > 20_000
 
 
+def test_colours_and_the_legend_are_in_the_order_of_the_table(tmp_path, figures):
+    """Whatever a panel lacks."""
+    runs(tmp_path)
+    shown = [
+        r
+        for r in collect([tmp_path])
+        if (r.config["training"], r.config["estimator"]) != ("unrolled", "StochasticSoftmax")
+    ]
+    curves.draw(shown, REPORT, "elbo", tmp_path)
+    for figure in figures:
+        words = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert words == ["SST", "T-REINFORCE+", "best mean of the paper"]
+        colours = [
+            {line.get_label(): line.get_color() for line in ax.lines if not line.get_label().startswith("_")}
+            for ax in figure.axes
+        ]
+        assert colours[0]["T-REINFORCE+"] == colours[1]["T-REINFORCE+"] != colours[1]["SST"]
+
+
 def test_panels(tmp_path, figures):
     curves.draw(collect([runs(tmp_path)]), REPORT, "elbo", tmp_path)
     for figure in figures:

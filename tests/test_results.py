@@ -31,6 +31,11 @@ def starts(**config) -> list[list[float]]:
     return [r.result["starts"] for r in runs if r.result and "starts" in r.result]
 
 
+def behind(starts: list[list[float]]) -> list[float]:
+    """How far each is behind the best of its seed."""
+    return [max(scores) - x for scores in starts for x in scores]
+
+
 def page() -> str:
     """In one line."""
     return " ".join((ROOT / "docs" / "experiments.md").read_text().split())
@@ -38,10 +43,19 @@ def page() -> str:
 
 def test_what_the_page_says_of_starts():
     """Numbers in prose, counted once more."""
-    forced = [max(scores) - x for scores in starts(training="teacher-forced", frames=10) for x in scores]
-    poor = [behind for behind in forced if behind > 300]
+    ours = {"training": "teacher-forced", "estimator": "TraceREINFORCE"}
+    forced = behind(starts(**ours, frames=10))
+    poor = [far for far in forced if far > 300]
     assert f"of the {len(forced)} starts {len(poor)} were poor, and at least 700 nats behind" in page()
     assert min(poor) > 700
+    longer = starts(**ours, frames=20, starts=4)
+    assert (
+        f"Of their {len(behind(longer))} starts {len([far for far in behind(longer) if far > 300])} were poor" in page()
+    )
+    assert sum(max(behind([scores])) > 300 for scores in longer) == 1  # all of one seed
+    soft = behind(starts(training="teacher-forced", estimator="StochasticSoftmax"))
+    assert f"none of its {len(soft)} starts was poor" in page()
+    assert max(soft) < 300
     first, shown = (starts(training="unrolled", clip=clip) for clip in (0.0, 1.0))
     found = [[score > -2300 for score in scores] for scores in first]
     assert f"K = 8) {sum(map(sum, found))} of {sum(map(len, found))} starts was good" in page()
@@ -94,3 +108,64 @@ def test_what_the_page_says_of_listops():
         for run in recorded["depths"]["runs"]
     }
     assert better == {1: [5], 2: [2, 3, 4, 5], 3: [5]}  # the best seed is 2
+
+
+def test_what_the_page_says_of_relaxed_trees():
+    """How noisy their gradients are, and what clipping does to RELAX's short runs."""
+    shown = {"training": "teacher-forced", "frames": 10, "starts": 4}
+    runs = [r for r in collect([ROOT / "results" / "graph-layout"]) if r.result and shown.items() <= r.config.items()]
+
+    def noise(estimator: str, moment: str) -> float:
+        found = [r.result["gradient_std"][moment] for r in runs if r.config["estimator"] == estimator]
+        return sum(found) / len(found)
+
+    ratios = [noise("TraceREINFORCE", moment) / noise("StochasticSoftmax", moment) for moment in ("beginning", "end")]
+    assert [round(ratio) for ratio in ratios] == [4, 6]
+    assert "is a quarter of T-REINFORCE+'s at the beginning, and a sixth at the end" in page()
+    tried = collect([ROOT / "results" / "tuning" / "graph-layout.jsonl"])
+    same = {"training": "teacher-forced", "estimator": "RELAX", "samples": 8, "estimator_lr": 1e-3}
+    found = {
+        clip: sorted(
+            -round(r.result["valid"]["elbo"]) for r in tried if {**same, "clip": clip}.items() <= r.config.items()
+        )
+        for clip in (1.0, 0.0)
+    }
+    assert "−{} and −{} with it, −{} and −{} without".format(*found[1.0], *found[0.0]) in page()
+
+
+def test_what_the_page_says_of_other_estimators_of_listops():
+    runs = [r for r in collect([ROOT / "results" / "listops"]) if r.result]
+    accuracy = {
+        name: sorted(r.result["test"]["accuracy"] for r in runs if r.config["estimator"] == name)
+        for name in ("StochasticSoftmax", "RELAX", "REBAR", "TraceREINFORCE", "NoiseREINFORCE")
+    }
+    worst, *_, best = accuracy["RELAX"]
+    assert f"Seeds of RELAX differ most, from {100 * worst:.1f} % to {100 * best:.1f} %." in page()
+    spread = {name: x[-1] - x[0] for name, x in accuracy.items()}
+    assert max(spread, key=spread.__getitem__) == "RELAX"
+    assert min(spread, key=spread.__getitem__) == "StochasticSoftmax"
+    assert accuracy["StochasticSoftmax"][0] > max(x[-1] for name, x in accuracy.items() if name != "StochasticSoftmax")
+    assert accuracy["StochasticSoftmax"][-1] < 0.938  # the paper's best
+
+    def edges(name: str) -> float:
+        return sum(r.result["test"]["recall"] for r in runs if r.config["estimator"] == name)
+
+    assert edges("StochasticSoftmax") < edges("TraceREINFORCE")
+
+
+def test_what_the_page_says_of_the_treebank():
+    runs = [r for r in collect([ROOT / "results" / "treebank"]) if r.result]
+    crf, trace = (
+        [r.result["test"]["uas"] for r in runs if r.config["estimator"] == name]
+        for name in ("MatrixTreeCRF", "TraceLikelihood")
+    )
+    means = [sum(x) / len(x) for x in (crf, trace)]
+    assert abs(means[0] - means[1]) < min(max(x) - min(x) for x in (crf, trace))
+    (alone,) = [r for r in runs if r.config["estimator"] == "TraceREINFORCE" and not r.config["likelihood"]]
+    assert (
+        f"(K = {alone.config['samples']}, one seed) comes to {100 * alone.result['test']['uas']:.1f} % in as many"
+        in page()
+    )
+    (beside,) = [r for r in runs if r.config["likelihood"]]
+    assert beside.result["test"]["uas"] < means[1]
+    assert {r.config["iterations"] for r in runs} == {4000}

@@ -10,6 +10,7 @@ import numpy as np
 from gumtrace.experiments.groups import Choice, Group, choices
 from gumtrace.experiments.records import ITERATION, Record
 from gumtrace.experiments.reporting import Column, Report, family
+from gumtrace.experiments.reporting import place as order
 from gumtrace.experiments.tables import number
 from gumtrace.extras import require
 from gumtrace.plotting.style import INK, PAPER, SERIES, SOFT
@@ -17,6 +18,7 @@ from gumtrace.plotting.style import INK, PAPER, SERIES, SOFT
 _TRANSIENT = 0.1  # of the iterations; what comes after must fit into the picture, what comes before need not, nor
 _FAR_OFF = 0.4  # of the others, the worst: single evaluations, or many of a run that overflows
 _WIDTH, _HEIGHT, _LEGEND = 5.0, 3.3, 2.1  # inches, of a panel and of the legend
+_PAPER = "best mean of the paper"
 _GAP = 0.055  # of the iterations, between columns of dots
 
 
@@ -39,18 +41,20 @@ def _figure(shown: list[Choice], column: Column, place: int):
     high = -(-len(blocks) // wide)
     size = (_WIDTH * wide + _LEGEND, _HEIGHT * high + 0.3)
     figure = require("matplotlib.figure", "plot").Figure(figsize=size, layout="constrained")
-    colours = dict(zip(dict.fromkeys(choice.estimator for choice in shown), cycle(SERIES), strict=False))
+    estimators = sorted({choice.estimator for choice in shown}, key=order)
+    colours = dict(zip(estimators, cycle(SERIES), strict=False))
     panels = figure.subplots(high, wide, squeeze=False, sharey=True).flatten()
     for ax, same in zip(panels, blocks, strict=False):
         _panel(ax, same, column, colours)
         best = (max if column.larger else min)((r.spreads[place].mean for r in same[0].block.paper), default=None)
         if best is not None:
-            ax.axhline(_sign(column) * best, color=SOFT, linewidth=1.2, linestyle=":", label="best mean of the paper")
+            ax.axhline(_sign(column) * best, color=SOFT, linewidth=1.2, linestyle=":", label=_PAPER)
     for ax in panels[len(blocks) :]:
         ax.set_visible(False)
     _limits(panels[: len(blocks)], shown, column)
     handles = {label: line for ax in panels for line, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False, fontsize=9)
+    labels = [label for label in (*map(family, estimators), _PAPER) if label in handles]
+    figure.legend([handles[label] for label in labels], labels, loc="outside right center", frameon=False, fontsize=9)
     return figure
 
 
