@@ -1,7 +1,7 @@
 """Runs that share a device: while one is evaluated the others go on, and none becomes another run by that."""
 
 import threading
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from gumtrace.experiments import find, train
 from gumtrace.experiments.experiment import Experiment
 from gumtrace.experiments.folder import read_metrics
 from gumtrace.experiments.parallel import Workers
+from gumtrace.experiments.recording import AHEAD, Recording
 from gumtrace.experiments.run import Run
 from gumtrace.experiments.side_by_side import advance
 
@@ -152,3 +153,35 @@ def test_when_a_run_pauses(tmp_path):
     list(advance([run]))
     paused = [(done, iteration) for done, iteration, pausing in pauses if pausing]
     assert paused == [(False, 0), (False, 3), (False, 0), (False, 3), (True, 7), (True, 9)]
+
+
+def test_a_recording_is_never_far_ahead_of_its_device(monkeypatch):
+    """With a made-up device, which does something only when somebody waits for it."""
+    asked, done = [], []
+
+    class Event:
+        place = 0
+
+        def record(self):
+            self.place = len(asked)
+
+        def synchronize(self):
+            done.extend(asked[len(done) : self.place])
+
+    class Graph:
+        def replay(self):
+            asked.append(len(asked))
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream: nullcontext())
+    updates = []
+    recording = Recording(lambda: updates.append(1), None, [])
+    ahead = []
+    for _ in range(5 * AHEAD):
+        recording.replay()
+        ahead.append(len(asked) - len(done))
+    assert len(asked) == 5 * AHEAD
+    assert updates == [1]
+    assert max(ahead) == AHEAD
+    assert ahead[:AHEAD] == list(range(1, AHEAD + 1))  # it does not wait before it has to

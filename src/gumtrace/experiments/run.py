@@ -1,7 +1,6 @@
 """One model in training: a config, a seed, a folder. `advance` is one iteration; everything random in it is a function
 of the seed, the shard and the iteration, so that a run that was cut off goes on exactly as it would have."""
 
-import gc
 import math
 import time
 from collections.abc import Iterator
@@ -17,10 +16,10 @@ from gumtrace.estimators import SurrogateREINFORCE
 from gumtrace.experiments.experiment import Experiment
 from gumtrace.experiments.folder import RunFolder
 from gumtrace.experiments.parallel import Workers
+from gumtrace.experiments.recording import Recording
 from gumtrace.experiments.seeds import mixed
 from gumtrace.experiments.starts import Starts
 
-AHEAD = 16  # updates that may wait for the device: enough for it never to wait for the host
 WARM_UP = 3  # updates before a graph is recorded: libraries start up, and kernels are compiled
 FORWARD, BACKWARD, OPTIMISER = "forward", "backward", "optimiser"  # parts of an update, for the profiler
 
@@ -47,8 +46,7 @@ class Run:
         self.valid: dict[str, float] = {}  # the latest
         self._order, self._epoch = self.index, -1
         self.starts = Starts(self)
-        self._asked = [torch.cuda.Event() for _ in range(AHEAD if graph else 0)]
-        self._graph = self._recorded() if graph else None
+        self._recording = self._record() if graph else None
 
     @property
     def finished(self) -> bool:
@@ -63,7 +61,7 @@ class Run:
     @property
     def recorded(self) -> bool:
         """As a CUDA graph."""
-        return self._graph is not None
+        return self._recording is not None
 
     @property
     def due(self) -> bool:
@@ -90,19 +88,8 @@ class Run:
 
     def update(self) -> None:
         self._prepare()
-        if self._graph is None:
-            self._update()
-        else:
-            self._graph.replay()
-            self._not_too_far()
+        self._update() if self._recording is None else self._recording.replay()
         self.iteration += 1
-
-    def _not_too_far(self) -> None:
-        """Wait until the update that was asked for `AHEAD` updates ago is done. A device whose queue is full would keep
-        the host waiting in the middle of a call, and with it whatever runs beside this one."""
-        done = self._asked[self.iteration % AHEAD]
-        done.synchronize()  # at once, where it was never recorded
-        done.record()
 
     def _prepare(self) -> None:
         """The items, the randomness and the learning rates of this iteration."""
@@ -244,8 +231,8 @@ class Run:
         with self._here():
             self.experiment.load_state_dict(state)
 
-    def _recorded(self) -> torch.cuda.CUDAGraph:
-        """The update as a CUDA graph. The updates made on the way are undone."""
+    def _record(self) -> Recording:
+        """The update. Those made on the way are undone."""
         if self.stream is None or self.workers.world > 1:
             raise ValueError("graph=True needs a CUDA device, and one process")
         model = {name: value.clone() for name, value in self.experiment.state_dict().items()}
@@ -253,17 +240,12 @@ class Run:
         with self._here():
             for _ in range(WARM_UP):
                 self._update()
-        graph = torch.cuda.CUDAGraph()
-        for generator in self.generators:
-            graph.register_generator_state(generator)
-        gc.collect()  # the graph of a run that is over: were it freed while this one is recorded, CUDA would give up
-        with torch.cuda.graph(graph, stream=self.stream):
-            self._update()
+        recording = Recording(self._update, self.stream, self.generators)
         with self._here():
             self.experiment.load_state_dict(model)
             self._forget_moments()
             self.totals()
-        return graph
+        return recording
 
     def restart(self, start: int) -> None:
         """As another initial model."""
