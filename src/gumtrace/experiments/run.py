@@ -87,8 +87,9 @@ class Run:
         return due
 
     def update(self) -> None:
-        self._prepare()
-        self._update() if self._recording is None else self._recording.replay()
+        with self._here():
+            self._prepare()
+            self._update() if self._recording is None else self._recording.replay()
         self.iteration += 1
 
     def _prepare(self) -> None:
