@@ -47,6 +47,10 @@ STRUCTURES = {
     "subset": "subset 5 of 50",
     "matching": "matching n=8",
 }
+EXPERIMENTS = {
+    "graph-layout": ("Graph layout", "precision"),
+    "listops": ("ListOps", "accuracy"),
+}  # what is shown of them
 VARIANCE = (
     "Standard deviation of one gradient estimate of {calls} objective calls, relative to that of T-REINFORCE+; the "
     "best unbiased one is bold. Smooth: log(1 + q) for a random quadratic q of the entries, which no surrogate "
@@ -153,16 +157,52 @@ def _ratio(record: dict | None, best: float) -> str:
     return f"**{record['ratio']:.2f}**" if record["ratio"] == best else f"{record['ratio']:.2f}"
 
 
+def experiments() -> str:
+    """One row for each table of docs/experiments.md that the paper has, too: the best mean of its and of ours."""
+    from gumtrace.experiments import find
+    from gumtrace.experiments.groups import choices
+    from gumtrace.experiments.records import collect
+    from gumtrace.experiments.reporting import family, report
+
+    lines = [
+        "Means over seeds on test, of the estimator that is best: the paper's by this mean, ours on validation.",
+        "",
+        "| | the paper's best | ours | seeds |",
+        "|---|---:|---:|---:|",
+    ]
+    for name, (title, metric) in EXPERIMENTS.items():
+        about, better = report(name), find(name).better
+        place, column = next((i, c) for i, c in enumerate(about.columns) if c.metric == metric)
+        shown = [c for c in choices(collect([ROOT / "results" / name]), about, better) if len(c.group.finished) > 1]
+        for key in dict.fromkeys(choice.block.key for choice in shown):
+            same = [choice for choice in shown if choice.block.key == key]
+            block, own = same[0].block, max(same, key=lambda choice: choice.group.score(better))
+            paper = max(block.paper, key=lambda row: row.spreads[place].mean)
+            theirs, mine = paper.spreads[place], own.group.spread(column)
+            cells = [
+                f"{title}, {block.title}: {column.name}",
+                f"{theirs.mean:.{column.paper_digits}f} ± {theirs.std:.{column.paper_digits}f} ({family(paper.estimator)})",
+                f"{mine.mean:.{column.digits}f} ± {mine.std:.{column.digits}f} ({family(own.estimator)})",
+                str(len(own.group.finished)),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _load(file: str) -> dict:
+    return json.loads((RESULTS / file).read_text())
+
+
 TABLES = {
-    "bench": ("cpu-2core.json", speed),
-    "bench-cuda": ("cuda-h200.json", cuda),
-    "variance": ("variance.json", variance),
+    "bench": lambda: speed(_load("cpu-2core.json")),
+    "bench-cuda": lambda: cuda(_load("cuda-h200.json")),
+    "variance": lambda: variance(_load("variance.json")),
+    "experiments": experiments,
 }
 
 
 def table(name: str) -> str:
-    file, write = TABLES[name]
-    return write(json.loads((RESULTS / file).read_text()))
+    return TABLES[name]()
 
 
 def with_tables(readme: str) -> str:
