@@ -181,12 +181,16 @@ def experiments() -> str:
             theirs, mine = paper.spreads[place], own.group.spread(column)
             cells = [
                 f"{title}, {block.title}: {column.name}",
-                f"{theirs.mean:.{column.paper_digits}f} ± {theirs.std:.{column.paper_digits}f} ({family(paper.estimator)})",
-                f"{mine.mean:.{column.digits}f} ± {mine.std:.{column.digits}f} ({family(own.estimator)})",
+                _share(theirs, column.paper_digits, family(paper.estimator)),
+                _share(mine, column.digits, family(own.estimator)),
                 str(len(own.group.finished)),
             ]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _share(spread, digits: int, estimator: str) -> str:
+    return f"{spread.mean:.{digits}f} ± {spread.std:.{digits}f} ({estimator})"
 
 
 def _load(file: str) -> dict:

@@ -49,3 +49,31 @@ def test_a_compiled_model_trains_as_it_would_have(tmp_path):
             assert value == expected, f"{name} of {ours}, {theirs}"
     first, last = [row["elbo"] for row in rows[True] if row["split"] == "valid"]
     assert last > first + 0.05 * abs(first)  # it learns: far more than what counts as alike
+
+
+def test_evaluations_that_overlap_are_all_of_the_uncompiled_model(tmp_path):
+    """Whether a call is compiled is the whole process's: the first one to end must not decide for the others."""
+    runs = 0
+
+    def backend(module, inputs):
+        nonlocal runs
+        runs += 1
+        return module.forward
+
+    model = GraphLayout.build(TINY, GraphLayout.load(TINY, tmp_path, "cpu"), "cpu")
+    model.compiled = True
+    double = torch.compile(lambda x: 2 * x, backend=backend)
+    torch._dynamo.reset()
+    with pytest.raises(KeyError), model.eager():  # however it ends
+        raise KeyError
+    first, second = model.eager(), model.eager()
+    first.__enter__()
+    second.__enter__()
+    double(torch.ones(2))
+    first.__exit__(None, None, None)
+    double(torch.ones(2))
+    assert runs == 0
+    second.__exit__(None, None, None)
+    double(torch.ones(2))
+    assert runs == 1
+    torch._dynamo.reset()

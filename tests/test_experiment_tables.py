@@ -2,12 +2,16 @@
 
 import json
 import math
+import shlex
 import sys
 
 import pytest
-from made_up_runs import write_run
+from made_up_runs import MACHINE, write_run
 
 from gumtrace.cli import main
+from gumtrace.cli.table import again
+from gumtrace.cli.train import parse
+from gumtrace.experiments import find
 from gumtrace.experiments.graph_layout.paper import GRADIENT_STD, RESULTS
 from gumtrace.experiments.groups import choices, spread
 from gumtrace.experiments.records import collect, load
@@ -34,6 +38,16 @@ averaged.
 † unbiased gradients. Mean ± standard deviation over seeds, and the best seed, on test. Checkpoints are chosen by ELBO \
 on validation, and so is the setting that is shown: the best mean of those that were run with at least half as many \
 seeds as any other. Ours: NVIDIA H200, torch 2.13.0, 2026-11-16.
+"""
+COMMANDS = """
+Our rows again:
+
+```bash
+gumtrace train graph-layout --estimator StochasticSoftmax --samples 1 --lr 0.001 --training unrolled --device cuda \
+--graph --seeds 4
+gumtrace train graph-layout --estimator TraceREINFORCE --samples 8 --lr 0.0003 --training unrolled --device cuda \
+--graph --seeds 0-2
+```
 """
 
 
@@ -117,7 +131,7 @@ def test_runs_that_a_search_gave_up_are_no_unfinished_ones(few_runs, capsys):
     assert main(["table", "graph-layout", str(file), "--format", "markdown"]) == 0
     page = capsys.readouterr().out
     assert "1 run is not finished, and not averaged." in page
-    assert page.endswith(" 2 runs were given up by a search, and not averaged.\n")
+    assert " 2 runs were given up by a search, and not averaged.\n\nOur rows again:" in page
 
 
 def test_where_nothing_is_finished_there_is_no_row_but_a_note(tmp_path):
@@ -233,12 +247,25 @@ def test_command(few_runs, capsys, monkeypatch, rich):
     file = few_runs / "new" / "h200.jsonl"
     assert main(["table", "graph-layout", str(few_runs), "--save", str(file)]) == 0
     out, err = capsys.readouterr()
-    for words in ("−1582.72 ± 571.18", "−910.00 ± 10.00", "T-REINFORCE+ (K = 8) †", "† unbiased", "not averaged"):
+    for words in ("−1582.72 ± 571.18", "−910.00 ± 10.00", "T-REINFORCE+ (K = 8) †", "† unbiased", "not averaged", "Our rows again"):
         assert words in out
     assert err == f"7 runs in {file}\n"
     assert {record.experiment for record in load(file)} == {"graph-layout"}
     assert main(["table", "graph-layout", str(file), "--format", "markdown"]) == 0
-    assert capsys.readouterr().out == MARKDOWN
+    assert capsys.readouterr().out == MARKDOWN + COMMANDS
+
+
+def test_the_commands_train_what_the_table_shows(tmp_path, capsys):
+    """Read again, they are its configs and its seeds; runs of a CPU are not sent to a GPU."""
+    about = {"samples": 2, "lr": 0.0003, "training": "teacher-forced", "clip": 0.5, "decoder_lr": 0.0}
+    for seed in (0, 1, 3):
+        write_run(tmp_path, seed=seed, estimator="RELAX", machine={**MACHINE, "device": "cpu"}, **about)
+    (line,) = again(collect([tmp_path]), "graph-layout")
+    program, verb, name, *words = shlex.split(line)
+    assert (program, verb, name) == ("gumtrace", "train", "graph-layout")
+    config, options = parse(name, words)
+    assert config == find(name).config_type(estimator="RELAX", **about)
+    assert (options.seeds, options.device, options.graph) == ("0-1,3", "cpu", False)
 
 
 def test_command_finds_runs(tmp_path, capsys, monkeypatch):

@@ -89,7 +89,7 @@ def test_a_folder(tmp_path):
 
 
 def test_a_folder_without_them(tmp_path):
-    with pytest.raises(ValueError, match=r"there is no train\*.tsv \(or .tsv.xz\) in .*--data.*without --original"):
+    with pytest.raises(ValueError, match=r"there is no train\*.tsv \(or .tsv.xz\)\. .*--data.*without --original"):
         read_folder(tmp_path, 10)
     for name in ("train.tsv", "test.tsv", "test_d8.tsv.xz"):
         written(tmp_path, lines("[MAX 9 ]"), name)

@@ -7,8 +7,8 @@ from typing import Any
 SEEDS = "0-9"
 
 
-def command(name: str, config: Any, options: Any) -> str:
-    """`gumtrace train`, with several seeds, of exactly this config, on the device and the data that were searched with.
+def command(name: str, config: Any, options: Any, seeds: str = SEEDS) -> str:
+    """`gumtrace train`, with several seeds, of exactly this config, on the device and the data of the options.
 
     What is not given is the default: --smoke would change these, and is written out.
     """
@@ -16,10 +16,11 @@ def command(name: str, config: Any, options: Any) -> str:
     settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "seed"}
     words = ["gumtrace", "train", name]
     for setting, value in settings.items():
-        words += _words(setting, value, getattr(defaults, setting))
+        default = None if setting == "estimator" else getattr(defaults, setting)  # who it is, is said in any case
+        words += _words(setting, value, default)
     for option in ("device", "data", "compile", "graph"):
         words += _words(option, getattr(options, option), getattr(type(options)(), option))
-    return shlex.join([*words, "--seeds", SEEDS])
+    return shlex.join([*words, "--seeds", seeds])
 
 
 def _words(name: str, value: Any, default: Any) -> list[str]:

@@ -6,12 +6,16 @@ import sys
 from pathlib import Path
 
 from gumtrace.cli import runs
+from gumtrace.cli.retraining import command
+from gumtrace.cli.train import Options
 from gumtrace.experiments import find
-from gumtrace.experiments.groups import given_up
+from gumtrace.experiments.groups import choices, given_up
 from gumtrace.experiments.records import Record, RecordError, save
 from gumtrace.experiments.rendering import markdown, show
 from gumtrace.experiments.reporting import report
-from gumtrace.experiments.tables import build
+from gumtrace.experiments.tables import build, ranges
+
+AGAIN = "Our rows again"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,14 +43,35 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(records: list[Record], args: argparse.Namespace) -> None:
-    tables, notes = build(records, report(args.name), find(args.name).better)
-    notes = [*notes, *given_up(records)]
     if args.into is not None:
-        args.into.write_text(with_tables(_page(args.into), args.name, markdown(tables, notes)))
+        args.into.write_text(with_tables(_page(args.into), args.name, written(records, args.name)))
     elif args.format == "markdown":
-        print(markdown(tables, notes), end="")
+        print(written(records, args.name), end="")
     else:
-        show(tables, notes)
+        tables, notes = build(records, report(args.name), find(args.name).better)
+        show(tables, [*notes, *given_up(records)])
+        for line in (f"{AGAIN}:", *again(records, args.name)):
+            print(f"  {line}")
+
+
+def written(records: list[Record], name: str) -> str:
+    """The tables and the commands, as a part of a page."""
+    tables, notes = build(records, report(name), find(name).better)
+    block = "\n".join(["```bash", *again(records, name), "```"])
+    return f"{markdown(tables, [*notes, *given_up(records)])}\n{AGAIN}:\n\n{block}\n"
+
+
+def again(records: list[Record], name: str) -> list[str]:
+    """The commands that train our rows, in their order."""
+    found = []
+    for choice in choices(records, report(name), find(name).better):
+        if done := choice.group.finished:
+            config = find(name).config_type(**choice.group.setting)
+            on_cuda = done[0].machine.get("device", "cpu") != "cpu"
+            options = Options(device="cuda", graph=True) if on_cuda else Options()
+            seeds = ranges(record.seed for record in done).replace("–", "-").replace(" ", "")
+            found.append(command(name, config, options, seeds))
+    return found
 
 
 def _page(file: Path) -> str:

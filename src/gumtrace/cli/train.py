@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         if problem := device_problem(options.device):
             raise ValueError(problem)
         return _profile(args.name, config, options) if options.profile else _train(args.name, config, options)
-    except (RunFolderError, ValueError) as error:
+    except (RunFolderError, ValueError, NotImplementedError) as error:  # the last: an estimator that cannot serve here
         print(f"gumtrace train: {error}", file=sys.stderr)
         return 2
 

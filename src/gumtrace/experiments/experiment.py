@@ -1,7 +1,7 @@
 """What the harness asks of an experiment: a model, a loss, and numbers to judge it by."""
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar, Self
@@ -15,6 +15,28 @@ from gumtrace.experiments.config import Config
 from gumtrace.experiments.seeds import mixed
 
 _SEEDING = Lock()  # torch's own generator is the whole process's
+
+
+class _Eager:
+    """torch.compile is off while any thread is inside: how it is set is the whole process's, too."""
+
+    def __init__(self):
+        self._inside, self._lock, self._stance = 0, Lock(), ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._stance.enter_context(torch.compiler.set_stance("force_eager"))
+
+    def __exit__(self, *_) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._stance.close()
+
+
+_EAGER = _Eager()
 
 
 class Experiment(nn.Module, ABC):
@@ -82,7 +104,7 @@ class Experiment(nn.Module, ABC):
 
     def eager(self) -> AbstractContextManager:
         """As if it were not compiled."""
-        return torch.compiler.set_stance("force_eager") if self.compiled else nullcontext()
+        return _EAGER if self.compiled else nullcontext()
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """For the optimiser: the estimator's own parameters learn at a rate of their own."""

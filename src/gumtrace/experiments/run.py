@@ -197,7 +197,8 @@ class Run:
         return metrics
 
     def totals(self) -> dict[str, float]:
-        """Of the training metrics since the last call: here, and only here, the host waits for the device."""
+        """Of the training metrics since the last call: here the host waits for the device, as it does in no update
+        (but where it is far ahead: recording.py)."""
         totals = list(self.sums.values())
         self.workers.sum(totals)
         values = torch.stack(totals).tolist() if totals else []

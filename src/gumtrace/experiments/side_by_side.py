@@ -5,6 +5,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from gumtrace.experiments.run import Run
 
+EVALUATIONS = 2  # at a time: each takes memory. Runs that are due at once are not any more the next time.
+
 
 def advance(runs: list[Run]) -> Generator[tuple[int, list[Run]]]:
     """All runs to their ends, by turns: yields how many updates were made, and the runs that were evaluated.
@@ -13,7 +15,7 @@ def advance(runs: list[Run]) -> Generator[tuple[int, list[Run]]]:
     graph, a thread does so, and the others get theirs meanwhile; otherwise they wait, for an update needs the host.
     """
     busy: dict[Run, Future[bool]] = {}
-    with ThreadPoolExecutor(max(len(runs), 1), "evaluation") as threads:
+    with ThreadPoolExecutor(EVALUATIONS, "evaluation") as threads:
         while True:
             free = [run for run in runs if run not in busy and not run.finished]
             if not free and not busy:

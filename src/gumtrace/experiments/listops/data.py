@@ -153,8 +153,8 @@ def _only(folder: Path, part: str) -> Path:
         raise ValueError(f"listops: there are several files {part}*.tsv: {', '.join(map(str, found))}; keep one")
     if not found:
         raise ValueError(
-            f"listops: there is no {part}*.tsv (or .tsv.xz) in {folder}. Say with --data where the original files are, "
-            "or train on generated expressions, without --original"
+            f"listops: in the folder {folder} there is no {part}*.tsv (or .tsv.xz). Say with --data where the original "
+            "files are, or train on generated expressions, without --original"
         )
     return found[0]
 
