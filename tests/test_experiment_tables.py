@@ -247,7 +247,14 @@ def test_command(few_runs, capsys, monkeypatch, rich):
     file = few_runs / "new" / "h200.jsonl"
     assert main(["table", "graph-layout", str(few_runs), "--save", str(file)]) == 0
     out, err = capsys.readouterr()
-    for words in ("−1582.72 ± 571.18", "−910.00 ± 10.00", "T-REINFORCE+ (K = 8) †", "† unbiased", "not averaged", "Our rows again"):
+    for words in (
+        "−1582.72 ± 571.18",
+        "−910.00 ± 10.00",
+        "T-REINFORCE+ (K = 8) †",
+        "† unbiased",
+        "not averaged",
+        "Our rows again",
+    ):
         assert words in out
     assert err == f"7 runs in {file}\n"
     assert {record.experiment for record in load(file)} == {"graph-layout"}

@@ -72,6 +72,15 @@ def test_original_files(tmp_path, capsys, monkeypatch):
         main([*plot, file, "--split", "valid"])
 
 
+def test_an_estimator_that_cannot_serve(tmp_path, capsys, monkeypatch):
+    """It needs the probability of an arborescence, which is intractable."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "listops", "--smoke", "--estimator", "StructureREINFORCE", *SIZES]) == 2
+    err = capsys.readouterr().err
+    assert "gumtrace train: StructureREINFORCE needs log_prob of the structure; take TraceREINFORCE instead." in err
+    assert "Traceback" not in err
+
+
 def test_others_read_no_files(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     few = ["--synthetic-size", "20", "--longest", "8", "--calls", "8", *SHORT]
