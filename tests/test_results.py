@@ -95,7 +95,7 @@ def test_what_the_page_says_of_listops():
     recorded = {name: json.loads((ROOT / "benchmarks/results" / f"listops-{name}.json").read_text()) for name in PARTS}
     told = recorded["parts"]["rows"][-1]
     assert f"{told['iterations']:,} iterations of {recorded['parts']['items']} expressions" in page()
-    assert f"samples of the encoder {told['recall']:.1%} of the arguments".replace("%", " %") in page()
+    assert f"samples of the encoder {told['recall']:.2%} of the arguments".replace("%", " %") in page()
     assert f"the classifier is right for {told['accuracy']:.1%} of the validation".replace("%", " %") in page()
     for level in zip(*(run["rows"] for run in recorded["depths"]["runs"]), strict=True):
         depth, *means = (sum(row[name] for row in level) / len(level) for name in level[0])
