@@ -12,7 +12,7 @@ from gumtrace.experiments.folder import read_metrics
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.recording import AHEAD, Recording
 from gumtrace.experiments.run import Run
-from gumtrace.experiments.side_by_side import advance
+from gumtrace.experiments.side_by_side import EVALUATIONS, advance
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 GraphLayout = find("graph-layout")
@@ -87,19 +87,21 @@ def test_an_evaluation_that_fails_ends_it():
         list(advance([MadeUp(), MadeUp(evaluate=fail)]))
 
 
-def test_to_stop_waits_for_evaluations_under_way():
-    begun, ended = threading.Event(), threading.Event()
+def test_to_stop_waits_for_evaluations_under_way_and_begins_no_others():
+    begun, go_on = [], threading.Event()
 
     def evaluate():
-        begun.set()
-        ended.wait(0.2)
-        ended.set()
+        begun.append(1)
+        assert go_on.wait(LONG)
 
-    with closing(advance([MadeUp(5, evaluate=evaluate), MadeUp(10**9)])) as rounds:
+    late = [MadeUp(5, evaluate=evaluate) for _ in range(EVALUATIONS + 3)]
+    with closing(advance([*late, MadeUp(10**9)])) as rounds:
         for _ in rounds:
-            if begun.is_set():
+            if len(begun) == EVALUATIONS:
+                threading.Timer(0.5, go_on.set).start()  # when others have been told not to begin
                 break
-    assert ended.is_set()
+    assert go_on.is_set()
+    assert len(begun) == EVALUATIONS
 
 
 def test_evaluated_apart_runs_are_the_same(monkeypatch, tmp_path):

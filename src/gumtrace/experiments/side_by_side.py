@@ -15,7 +15,8 @@ def advance(runs: list[Run]) -> Generator[tuple[int, list[Run]]]:
     graph, a thread does so, and the others get theirs meanwhile; otherwise they wait, for an update needs the host.
     """
     busy: dict[Run, Future[bool]] = {}
-    with ThreadPoolExecutor(EVALUATIONS, "evaluation") as threads:
+    threads = ThreadPoolExecutor(EVALUATIONS, "evaluation")
+    try:
         while True:
             free = [run for run in runs if run not in busy and not run.finished]
             if not free and not busy:
@@ -32,3 +33,5 @@ def advance(runs: list[Run]) -> Generator[tuple[int, list[Run]]]:
                 if busy.pop(run).result():
                     evaluated.append(run)
             yield len(free), evaluated
+    finally:
+        threads.shutdown(cancel_futures=True)  # what is under way ends, what waits does not begin
