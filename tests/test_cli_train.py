@@ -5,7 +5,8 @@ import json
 import pytest
 
 from gumtrace.cli import main
-from gumtrace.cli.train import parse, read_seeds
+from gumtrace.cli.train import label, parse, read_seeds
+from gumtrace.experiments import find
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = [
@@ -98,3 +99,16 @@ def test_an_interrupted_command(command, message, monkeypatch, capsys):
 def test_seeds():
     assert read_seeds("0-2,7") == [0, 1, 2, 7]
     assert read_seeds("") == []
+
+
+def test_a_folder_has_a_name_however_much_is_set():
+    """Cut off where file systems would refuse it; other settings behind the cut make another name."""
+    base = find("graph-layout").config_type
+    several = {"temperature": 0.123456, "lr": 1.23456e-4, "clip": 1.23456, "weight_decay": 1.23456e-6, "nodes": 12}
+    more = {"decoder_lr": 1.23456e-5, "critic_hidden": 512, "estimator_lr": 1.23456e-4, "train_size": 12345}
+    config = base(estimator="StochasticSoftmax", training="unrolled", schedule="cosine", **several, **more)
+    names = [label(config), label(config.replace(test_size=100)), label(config.replace(test_size=101))]
+    assert len(set(names)) == 3
+    assert all(len(name) < 255 for name in names)
+    assert all(name.startswith("StochasticSoftmax,temperature=0.123456,lr=") for name in names)
+    assert label(config.replace(seed=3)) == names[0]

@@ -45,6 +45,8 @@ def test_a_folder_without_a_config_is_refused(run, tmp_path):
         ({"shards": 3}, "32 items cannot be shared out evenly to 3 shards"),
         ({"lr": 0.0}, "lr must be positive, got 0.0"),
         ({"iterations": 0}, "iterations must be at least 1, got 0"),
+        ({"clip": -1.0}, "clip must not be negative, got -1.0"),
+        ({"weight_decay": float("nan")}, "weight_decay must not be negative, got nan"),
         ({"starts": 2, "iterations": 1500}, "start_iterations must be .* less than iterations, 1500; got 1500"),
         ({"starts": 2, "start_iterations": 700}, "a multiple of evaluate_every, 500"),
     ],
@@ -52,6 +54,19 @@ def test_a_folder_without_a_config_is_refused(run, tmp_path):
 def test_bad_configs(settings, message):
     with pytest.raises(ValueError, match=message):
         Config(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"decoder_lr": -1.0}, "decoder_lr must not be negative, got -1.0"),
+        ({"hidden": 0}, "hidden must be at least 1, got 0"),
+        ({"critic_hidden": 0}, "critic_hidden must be at least 1, got 0"),
+    ],
+)
+def test_what_graph_layout_refuses(settings, message):
+    with pytest.raises(ValueError, match=message):
+        TINY.replace(**settings)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,19 @@ def test_what_the_page_says_of_starts():
     assert all(map(any, ahead))
 
 
+def test_what_the_page_says_of_budgets():
+    shown = {
+        (r.config["estimator"], r.config["training"]): r.config
+        for r in collect([ROOT / "results/graph-layout"])
+        if r.config["starts"] == 4
+    }
+    assert {name: config["evaluate_every"] for (name, _), config in shown.items()} == {
+        "StochasticSoftmax": 1500, "REBAR": 1500, "TraceREINFORCE": 500
+    }  # fmt: skip
+    assert {3 * config["start_iterations"] for config in shown.values()} == {4500}
+    assert "takes 4,500 updates more" in page()
+
+
 def test_what_the_page_says_of_slower_decoders():
     """Of short runs from one start."""
     same = {"training": "unrolled", "estimator": "TraceREINFORCE", "starts": 1}

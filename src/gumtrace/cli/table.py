@@ -12,7 +12,7 @@ from gumtrace.experiments import find
 from gumtrace.experiments.groups import choices, given_up
 from gumtrace.experiments.records import Record, RecordError, save
 from gumtrace.experiments.rendering import markdown, show
-from gumtrace.experiments.reporting import report
+from gumtrace.experiments.reporting import family, report
 from gumtrace.experiments.tables import build, ranges
 
 AGAIN = "Our rows again"
@@ -66,9 +66,14 @@ def again(records: list[Record], name: str) -> list[str]:
     found = []
     for choice in choices(records, report(name), find(name).better):
         if done := choice.group.finished:
-            config = find(name).config_type(**choice.group.setting)
+            try:
+                config = find(name).config_type(**choice.group.setting)
+            except (TypeError, ValueError) as error:
+                found.append(f"# {family(choice.estimator)}: not a config of this version: {error}")
+                continue
             on_cuda = done[0].machine.get("device", "cpu") != "cpu"
-            options = Options(device="cuda", graph=True) if on_cuda else Options()
+            graph = choice.estimator != "SurrogateREINFORCE"  # it takes none
+            options = Options(device="cuda", graph=graph) if on_cuda else Options()
             seeds = ranges(record.seed for record in done).replace("–", "-").replace(" ", "")
             found.append(command(name, config, options, seeds))
     return found

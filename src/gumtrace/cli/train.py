@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import sys
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from gumtrace.experiments import NAMES, find
 from gumtrace.experiments.folder import RunFolderError
 from gumtrace.experiments.training import train
 from gumtrace.extras import require
+
+LONGEST = 200  # letters of a folder's name; file systems take 255 bytes
 
 
 @dataclass(frozen=True)
@@ -122,11 +125,12 @@ def read_seeds(text: str) -> list[int]:
 
 
 def label(config: Any) -> str:
-    """A folder name from what differs from the defaults."""
+    """A folder name from what differs from the defaults, cut off where it is too long for one, with a digest then."""
     default = type(config)()
     parts = [config.estimator]
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name not in ("seed", "estimator") and value != getattr(default, field.name):
             parts.append(f"{field.name}={value}")
-    return ",".join(parts)
+    name = ",".join(parts)
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]},...,{blake2b(name.encode(), digest_size=6).hexdigest()}"

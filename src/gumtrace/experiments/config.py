@@ -76,6 +76,9 @@ class Config:
         for name in ("temperature", "lr", "estimator_lr"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("clip", "weight_decay"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         whole = self.start_iterations % self.evaluate_every == 0
         if self.starts > 1 and not (whole and self.start_iterations < self.iterations):
             raise ValueError(

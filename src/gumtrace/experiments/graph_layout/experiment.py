@@ -40,6 +40,14 @@ class GraphLayoutConfig(Config):
     test_size: int = 10_000
     """Of the validation set, too."""
 
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("hidden", "critic_hidden"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.decoder_lr >= 0:
+            raise ValueError(f"decoder_lr must not be negative, got {self.decoder_lr}")
+
 
 class GraphLayout(Experiment):
     name = "graph-layout"

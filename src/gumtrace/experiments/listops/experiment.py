@@ -55,9 +55,8 @@ class ListOpsConfig(Config):
         for name in ("hidden", "rounds", "depth", "train_size", "test_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("classifier_lr", "weight_decay"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if not self.classifier_lr >= 0:
+            raise ValueError(f"classifier_lr must not be negative, got {self.classifier_lr}")
         least = SHORTEST if self.original else max(SHORTEST, shortest(self.depth))
         if self.longest < least:
             raise ValueError(f"longest must be at least {least}, for expressions of this depth, got {self.longest}")
