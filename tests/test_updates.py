@@ -11,8 +11,8 @@ import torch
 from gumtrace.experiments import find
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-spec = spec_from_file_location("updates", Path(__file__).parents[1] / "benchmarks" / "updates.py")
-updates = sys.modules["updates"] = module_from_spec(spec)  # where its dataclass looks for itself
+spec = spec_from_file_location("update_times", Path(__file__).parents[1] / "benchmarks" / "updates.py")
+updates = sys.modules["update_times"] = module_from_spec(spec)  # where its dataclass looks for itself
 spec.loader.exec_module(updates)
 
 
