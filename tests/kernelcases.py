@@ -17,6 +17,7 @@ from gumtrace.kernels.cuda import spanning_tree_trace
 from gumtrace.kernels.kinds import Geometry
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+GPU = pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device: Triton's interpreter has no streams and graphs")
 GUARD = 64  # elements on either side of what torch.empty gives
 
 

@@ -10,7 +10,6 @@ import gumtrace as gt
 from gumtrace.experiments.graph_layout import messages, model
 from gumtrace.experiments.graph_layout.model import Decoder
 
-GPU = pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device; the interpreter knows no such thing")
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # the interpreter multiplies the bits of bfloat16
 SIZES = {  # nodes, hidden, items, frames, samples
     "one": (4, 16, 1, 1, 1),

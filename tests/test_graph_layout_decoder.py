@@ -5,8 +5,8 @@ import layout_decoders
 import pytest
 import torch
 from common import seeded
-from kernelcases import DEVICE
-from layout_decoders import EXACT, GPU, GRADIENT, HALF, SIZES, VALUE, decoder, error, errors, frames, soft, trees
+from kernelcases import DEVICE, GPU
+from layout_decoders import EXACT, GRADIENT, HALF, SIZES, VALUE, decoder, error, errors, frames, soft, trees
 from updates import gradients_both_ways
 
 from gumtrace.experiments import find

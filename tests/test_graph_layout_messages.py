@@ -4,10 +4,9 @@ Triton's interpreter on the CPU. Memory that kernels must fill is poisoned with 
 import layout_decoders
 import pytest
 import torch
-from kernelcases import DEVICE
+from kernelcases import DEVICE, GPU
 from layout_decoders import (
     EXACT,
-    GPU,
     GRADIENT,
     HALF,
     SIZES,

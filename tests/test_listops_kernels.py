@@ -5,7 +5,7 @@ import kernelcases
 import pytest
 import torch
 from common import seeded
-from kernelcases import DEVICE
+from kernelcases import DEVICE, GPU
 from listops_networks import make, tokens
 from listops_networks import soft as soft_structures
 from updates import gradients_both_ways
@@ -245,8 +245,6 @@ def test_the_gradients_of_an_update(estimator, learn, data, monkeypatch):
 
 
 # --- on real hardware ---
-
-GPU = pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device; the interpreter knows no such thing")
 
 
 def test_what_is_served():

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from races import Race
 
 import gumtrace as gt
 from gumtrace.recursions import CentreClustering, MaximalIndependentSet
@@ -134,20 +135,8 @@ def test_words():
     sparse = gt.SpanningTree.from_edges(torch.tensor([0.0, 1.0]), torch.tensor([[0, 2], [1, 1]]), 3)
     assert labels(sparse) == [("edges between 3 parts", "2 - 1"), ("edges between 2 parts", "0 - 1")]
 
-    class Best:
-        def start(self):
-            return range(4), None
-
-        def stop(self, K, R):
-            return not K
-
-        def split(self, K, R):
-            return [K]
-
-        def map(self, K, R, winners):
-            return [], None
-
-    dist = gt.Custom(torch.tensor([[0.0, 0.0], [3.0, 0.0]]), Best())
+    best = Race(map=lambda K, R, winners: ([], None))
+    dist = gt.Custom(torch.tensor([[0.0, 0.0], [3.0, 0.0]]), best)
     assert labels(dist) == [("(0, 0), (0, 1), (1, 0), (1, 1)", "(1, 0)")]
 
 
