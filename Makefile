@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-gpu docs bench clean
+.PHONY: help demo test test-full test-gpu docs results bench clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -36,6 +36,17 @@ docs: $(VENV)/.docs ## build the site into docs/_build/html, execute its pages, 
 	@rm -rf docs/_build docs/_generated
 	$(BIN)/sphinx-build -q -W --keep-going -E -j 2 -b html docs docs/_build/html
 	$(BIN)/python docs/check.py docs/_build/html
+
+# First two: single recordings, for what they show beside all of them.
+results: $(VENV)/.dev ## put recorded runs into the pages that show them: tables and curves
+	@$(BIN)/gumtrace plot graph-layout results/graph-layout/2026-11-15.jsonl --out build/one-start
+	@$(BIN)/gumtrace plot graph-layout results/graph-layout/2026-11-15-unrolled.jsonl --out build/slow-decoder
+	@for name in one-start slow-decoder; do cp build/$$name/precision.png results/graph-layout/$$name.png; done
+	@$(BIN)/gumtrace plot graph-layout --out results/graph-layout
+	@$(BIN)/gumtrace plot listops --out build/listops
+	@cp build/listops/accuracy.png results/listops
+	@for name in graph-layout listops treebank; do $(BIN)/gumtrace table $$name --into docs/experiments.md; done
+	@$(BIN)/python benchmarks/table.py
 
 bench: $(VENV)/.run ## time the kernels on the CPU
 	@$(BIN)/gumtrace bench --device cpu

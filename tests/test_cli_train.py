@@ -56,6 +56,11 @@ def test_profile(tmp_path, capsys):
         (["--seeds", "a"], "seeds are numbers and ranges"),
         (["--seeds", "1,1"], "a seed appears twice"),
         (["--seeds", "0,3-1"], "3-1 is no range"),
+        (["--seeds", ","], "seeds are numbers and ranges"),
+        (["--seeds", "1,2", "--seed", "0"], "say one of them"),
+        (["--seeds", "1,2", "--seed=5"], "say one of them"),
+        (["--profile", "--profile-updates", "0"], "profile_updates must be at least 1, got 0"),
+        (["--calls", "1000"], "the training set only 40"),
         (["--graph"], "graph=True needs a CUDA device"),
         (["--device", "nowhere"], "nowhere"),
     ],
@@ -64,6 +69,30 @@ def test_what_is_wrong(argv, message, tmp_path, capsys):
     where = ["--out", str(tmp_path / "runs"), "--data", str(tmp_path / "data")]
     assert main(["train", "graph-layout", *TINY, *where, *argv]) == 2
     assert message in capsys.readouterr().err
+    assert not list(tmp_path.rglob("config.json"))  # nothing that would count as a run
+
+
+@pytest.mark.parametrize("file", ["state.pt", "best.pt", "result.json", "config.json"])
+def test_a_damaged_run(file, tmp_path, capsys):
+    """Cut off in the middle, as by a full disk: said in one line, by all commands that need it."""
+    where = ["--out", str(tmp_path / "runs"), "--data", str(tmp_path / "data")]
+    train = ["train", "graph-layout", *TINY, *where]
+    evaluate = ["evaluate", str(tmp_path / "runs"), *where[2:]]
+    assert main(train) == 0
+    path = tmp_path / "runs" / "seed-0" / file
+    if file == "state.pt":  # which is needed only where there is no result
+        (path.parent / "result.json").unlink()
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    capsys.readouterr()
+    assert main(evaluate if file == "best.pt" else train) == 2
+    assert f"{path} cannot be read (" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    where = ["--out", str(tmp_path / "file" / "runs"), "--data", str(tmp_path / "data")]
+    assert main(["train", "graph-layout", *TINY, *where]) == 2
+    assert str(tmp_path / "file") in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("argv", "message"), [(["--samples", "1000"], "with 1000 samples"), (["--lrr", "1"], "--lrr")])

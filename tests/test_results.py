@@ -7,12 +7,10 @@ import pytest
 
 from gumtrace.cli.table import with_tables, written
 from gumtrace.experiments import NAMES
-from gumtrace.experiments.records import ITERATION, canonical, collect
-from gumtrace.experiments.reporting import family
+from gumtrace.experiments.records import collect
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("parts", "depths")  # recorded by benchmarks/listops_*.py
-LENGTH = ("iterations", "evaluate_every")  # of a trial: no setting of the model
 RECORDED = [name for name in NAMES if (ROOT / "results" / name).exists()]
 
 
@@ -91,18 +89,6 @@ def test_what_the_page_says_of_slower_decoders():
     assert f"and {sum(slow)} of {len(slow)} with a slower one." in page()
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "results" / "tuning").glob("*.jsonl")))
-def test_the_page_says_how_many_settings_were_tried(name):
-    """Short runs, from which the settings of the full ones were taken."""
-    tried = collect([ROOT / "results" / "tuning" / f"{name}.jsonl"])
-    for estimator, training in {(r.config["estimator"], r.config.get("training", "")) for r in tried}:
-        same = [r for r in tried if (r.config["estimator"], r.config.get("training", "")) == (estimator, training)]
-        settings = {canonical({k: x for k, x in r.setting.items() if k not in LENGTH}) for r in same}
-        most = max(r.curve[ITERATION][-1] for r in same)
-        cells = [family(estimator), *([training] if training else []), f"{len(settings)}", f"{len(same)}", f"{most:,}"]
-        assert f"| {' | '.join(cells)} |" in page()
-
-
 def test_what_the_page_says_of_listops():
     """Told the parses, and by depth."""
     recorded = {name: json.loads((ROOT / "benchmarks/results" / f"listops-{name}.json").read_text()) for name in PARTS}
@@ -110,9 +96,6 @@ def test_what_the_page_says_of_listops():
     assert f"{told['iterations']:,} iterations of {recorded['parts']['items']} expressions" in page()
     assert f"samples of the encoder {told['recall']:.2%} of the arguments".replace("%", " %") in page()
     assert f"the classifier is right for {told['accuracy']:.1%} of the validation".replace("%", " %") in page()
-    for level in zip(*(run["rows"] for run in recorded["depths"]["runs"]), strict=True):
-        depth, *means = (sum(row[name] for row in level) / len(level) for name in level[0])
-        assert f"| {depth:.0f} | {' | '.join(f'{100 * mean:.1f}' for mean in means)} |" in page()
     shown = {r.seed for r in collect([ROOT / "results" / "listops"]) if r.config["estimator"] == "TraceREINFORCE"}
     assert {run["config"]["seed"] for run in recorded["depths"]["runs"]} == shown
     better = {

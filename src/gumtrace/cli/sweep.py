@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         more = read_options(options.slurm_options)
         slurm = (options.slurm_partition, options.slurm_hours, options.slurm_cpus, more)
         study = run_sweep(sweep, Jobs(options.jobs, options.cluster, *slurm))
-    except (RunFolderError, SweepError, ValueError) as error:
+    except (RunFolderError, SweepError, ValueError, OSError) as error:
         print(f"gumtrace sweep: {error}", file=sys.stderr)
         return 2
     trials = best(study)[:ROWS]

@@ -24,7 +24,7 @@ class Options:
     out: Path | None = None
     """Folder of the runs, one folder for each seed inside; a run that was cut off goes on. Default: runs/NAME/..."""
     seeds: str = ""
-    """Several seeds side by side: 0-9, or 0,3,5."""
+    """Several seeds side by side, instead of --seed: 0-9, or 0,3,5."""
     device: str = "cpu"
     data: Path = Path("data")
     """Folder of the data sets; they are made or checked there when first used."""
@@ -51,10 +51,13 @@ def run(args: argparse.Namespace) -> int:
     """0: done; 2: it cannot be run as asked."""
     try:
         config, options = parse(args.name, args.options)
+        if options.seeds and any(option.partition("=")[0] == "--seed" for option in args.options):
+            raise ValueError("--seed is for one run and --seeds for several: say one of them")
         if problem := device_problem(options.device):
             raise ValueError(problem)
         return _profile(args.name, config, options) if options.profile else _train(args.name, config, options)
-    except (RunFolderError, ValueError, NotImplementedError) as error:  # the last: an estimator that cannot serve here
+    # OSError: folders that cannot be read or written. NotImplementedError: an estimator that cannot serve here.
+    except (RunFolderError, ValueError, OSError, NotImplementedError) as error:
         print(f"gumtrace train: {error}", file=sys.stderr)
         return 2
 
@@ -81,6 +84,8 @@ def _train(name: str, config: Any, options: Options) -> int:
 def _profile(name: str, config: Any, options: Options) -> int:
     from gumtrace.experiments.profiling import profile
 
+    if options.profile_updates < 1:
+        raise ValueError(f"profile_updates must be at least 1, got {options.profile_updates}")
     settings = {"compile": options.compile, "trace": options.profile_trace}
     print(profile(find(name), config, options.data, options.device, options.profile_updates, **settings))
     return 0
@@ -110,7 +115,7 @@ def read_seeds(text: str) -> list[int]:
     [0, 1, 2, 7]
     """
     seeds: list[int] = []
-    for part in filter(None, text.split(",")):
+    for part in text.split(",") if text else ():
         first, _, last = part.partition("-")
         try:
             found = range(int(first), int(last or first) + 1)

@@ -7,6 +7,7 @@ import math
 import os
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 
@@ -22,10 +23,11 @@ class RunFolderError(Exception):
 
 
 class RunFolder:
-    """Opened by one process at a time. A folder of another config is refused."""
+    """Opened by one process at a time. A folder of another config is refused. One in which no run began is no run's."""
 
     def __init__(self, path: Path, experiment: str, config: dict[str, Any], machine: dict[str, Any]):
         self.path, self.rows, self._events = path, 0, None
+        self._unused = False  # claimed just now, and no run has begun
         path.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(path)
         try:
@@ -40,6 +42,7 @@ class RunFolder:
             if strange := [p.name for p in self.path.iterdir() if p.name in (METRICS, BEST, STATE, RESULT)]:
                 raise RunFolderError(f"{self.path} holds {', '.join(strange)} but no {CONFIG}: not a run to go on with")
             self.write(CONFIG, {"experiment": experiment, "config": config, "machine": machine})
+            self._unused = True
             return
         theirs = completed(known["experiment"], known["config"])
         if known["experiment"] != experiment or theirs != config:
@@ -73,6 +76,7 @@ class RunFolder:
 
     def go_on_from(self, state: dict[str, Any] | None) -> None:
         """Forget what came after a state: it comes again, and on some devices not quite the same."""
+        self._unused = False
         self._settle(state)
         kept = read_metrics(self.path / METRICS)[: state["rows"] if state else 0]
         write(self.path / METRICS, "".join(json.dumps(row) + "\n" for row in kept).encode())
@@ -100,6 +104,8 @@ class RunFolder:
     def close(self) -> None:
         if self._events is not None:
             self._events.close()
+        if self._unused:  # the run was refused: nobody should count it as unfinished
+            (self.path / CONFIG).unlink()
         give_back(self._lock)
 
     def _writer(self, iteration: int):
@@ -134,7 +140,11 @@ def save(path: Path, state: dict[str, Any]) -> None:
 
 
 def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-    return torch.load(path, map_location=device, weights_only=True) if path.exists() else None
+    if not path.exists():
+        return None
+    if not is_zipfile(path):  # as torch writes them; the list of what is inside comes last
+        raise _damaged(path, "cut off, or not a checkpoint")
+    return torch.load(path, map_location=device, weights_only=True)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -147,7 +157,14 @@ def _written(value: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text()) if path.exists() else None
+    try:
+        return json.loads(path.read_text()) if path.exists() else None
+    except ValueError as error:
+        raise _damaged(path, str(error)) from None
+
+
+def _damaged(path: Path, reason: str) -> RunFolderError:
+    return RunFolderError(f"{path} cannot be read ({reason}): choose another --out, or delete its folder to begin anew")
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
