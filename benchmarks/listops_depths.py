@@ -23,6 +23,7 @@ from torch import Tensor
 
 from gumtrace.benchmark import machine
 from gumtrace.experiments.evaluation import restore
+from gumtrace.experiments.folder import BEST, load
 from gumtrace.experiments.listops.data import Split
 from gumtrace.experiments.listops.experiment import ListOpsExperiment, true_trees
 from gumtrace.experiments.listops.expressions import CLOSE, PADDING, VOCABULARY
@@ -91,7 +92,8 @@ def measure(folder: Path, data: Path) -> dict:
         heads, arguments, answers, expressions = row[: len(HEADS)], row[len(HEADS)], row[-3:-1], row[-1]
         shares = [x / arguments for x in heads] + [x / expressions for x in answers]
         rows.append({"depth": level, **dict(zip(HEADS + ANSWERS, shares, strict=True))})
-    return {"config": model.config.to_dict(), "rows": rows}
+    best = load(folder / BEST)
+    return {"config": model.config.to_dict(), "iteration": best and best["iteration"], "rows": rows}
 
 
 def main() -> None:

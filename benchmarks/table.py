@@ -219,13 +219,18 @@ def tuning(name: str) -> str:
 
 
 def depths(results: dict) -> str:
-    """One row for each depth, percent, means over the runs."""
+    """One row for each estimator and depth, percent, means over the runs."""
+    from gumtrace.experiments.reporting import family
+
     columns = ("arguments hang from their function", "from one that is as good", "another function", "a digit",
                "a bracket", "answers right", "along true trees")  # fmt: skip
-    lines = [f"| depth | {' | '.join(columns)} |", "|---:|" + "---:|" * len(columns)]
-    for level in zip(*(run["rows"] for run in results["runs"]), strict=True):
-        depth, *means = (sum(row[name] for row in level) / len(level) for name in level[0])
-        lines.append(f"| {depth:.0f} | {' | '.join(f'{100 * mean:.1f}' for mean in means)} |")
+    lines = [f"| estimator | depth | {' | '.join(columns)} |", "|---|---:|" + "---:|" * len(columns)]
+    for estimator in dict.fromkeys(run["config"]["estimator"] for run in results["runs"]):
+        same = [run["rows"] for run in results["runs"] if run["config"]["estimator"] == estimator]
+        for level in zip(*same, strict=True):
+            depth, *means = (sum(row[name] for row in level) / len(level) for name in level[0])
+            shares = " | ".join(f"{100 * mean:.1f}" for mean in means)
+            lines.append(f"| {family(estimator)} | {depth:.0f} | {shares} |")
     return "\n".join(lines) + "\n"
 
 

@@ -96,13 +96,21 @@ def test_what_the_page_says_of_listops():
     assert f"{told['iterations']:,} iterations of {recorded['parts']['items']} expressions" in page()
     assert f"samples of the encoder {told['recall']:.2%} of the arguments".replace("%", " %") in page()
     assert f"the classifier is right for {told['accuracy']:.1%} of the validation".replace("%", " %") in page()
+    trace, soft = (
+        {run["config"]["seed"]: run for run in recorded["depths"]["runs"] if run["config"]["estimator"] == estimator}
+        for estimator in ("TraceREINFORCE", "StochasticSoftmax")
+    )
     shown = {r.seed for r in collect([ROOT / "results" / "listops"]) if r.config["estimator"] == "TraceREINFORCE"}
-    assert {run["config"]["seed"] for run in recorded["depths"]["runs"]} == shown
+    assert trace.keys() == shown
     better = {
-        run["config"]["seed"]: [row["depth"] for row in run["rows"] if row["told"] > row["accuracy"]]
-        for run in recorded["depths"]["runs"]
+        seed: [row["depth"] for row in run["rows"] if row["told"] > row["accuracy"]] for seed, run in trace.items()
     }
     assert better == {1: [5], 2: [2, 3, 4, 5], 3: [5]}  # the best seed is 2
+    assert {run["iteration"] for run in soft.values()} == {26_000, 27_000}  # the page says so
+    assert all(row["told"] < row["accuracy"] for run in soft.values() for row in run["rows"])
+    ahead = [sum(run["rows"][i]["right"] for run in soft.values()) for i in range(5)]
+    behind = [sum(run["rows"][i]["right"] for run in trace.values()) for i in range(5)]
+    assert [a > b for a, b in zip(ahead, behind, strict=True)] == [False, False, True, True, True]
 
 
 def test_what_the_page_says_of_relaxed_trees():

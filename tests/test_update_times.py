@@ -1,6 +1,7 @@
 """benchmarks/updates.py times what it says it times."""
 
 import itertools
+import json
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -67,3 +68,14 @@ def test_a_time_is_that_of_one_update(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(updates.time, "perf_counter", lambda: clock[-1])
     assert updates.clocked([MadeUp() for _ in range(3)], 2) == pytest.approx(2000)
+
+
+def test_recorded_times():
+    """What the pages promise of an H200: milliseconds, and no case missing."""
+    found = json.loads(updates.RESULTS.read_text())
+    assert (found["smoke"], found["machine"]["device"]) == (False, "NVIDIA H200")
+    alone = {(r["experiment"], r["estimator"], str(r["settings"])): r["ms"] for r in found["records"] if r["runs"] == 1}
+    assert alone.keys() == {(c.experiment, c.estimator, str(c.settings)) for c in updates.cases()}
+    assert max(ms for (name, *_), ms in alone.items() if name == "listops") < 10
+    for training, most in (("unrolled", 3), ("teacher-forced", 2)):
+        assert alone["graph-layout", "TraceREINFORCE", str({"training": training, "samples": 8})] < most
