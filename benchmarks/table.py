@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import experiment_tables
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ("README.md", "docs/experiments.md")  # with marks for tables
@@ -48,10 +50,6 @@ STRUCTURES = {
     "subset": "subset 5 of 50",
     "matching": "matching n=8",
 }
-EXPERIMENTS = {
-    "graph-layout": ("Graph layout", ("elbo", "precision")),
-    "listops": ("ListOps", ("accuracy",)),
-}  # what is shown of them
 VARIANCE = (
     "Standard deviation of one gradient estimate of {calls} objective calls, relative to that of T-REINFORCE+; the "
     "best unbiased one is bold. Smooth: log(1 + q) for a random quadratic q of the entries, which no surrogate "
@@ -158,115 +156,6 @@ def _ratio(record: dict | None, best: float) -> str:
     return f"**{record['ratio']:.2f}**" if record["ratio"] == best else f"{record['ratio']:.2f}"
 
 
-def experiments() -> str:
-    """One row for each table of docs/experiments.md that the paper has, too: the best mean of its and of ours."""
-    from gumtrace.experiments import find
-    from gumtrace.experiments.groups import choices
-    from gumtrace.experiments.records import collect
-    from gumtrace.experiments.reporting import family, report
-
-    lines = [
-        "Means over seeds on test, of the estimator that is best: the paper's by this mean, ours on validation.",
-        "",
-        "| | the paper's best | ours | seeds |",
-        "|---|---:|---:|---:|",
-    ]
-    for name, (title, metrics) in EXPERIMENTS.items():
-        about, better = report(name), find(name).better
-        columns = [(i, c) for i, c in enumerate(about.columns) if c.metric in metrics]
-        shown = [c for c in choices(collect([ROOT / "results" / name]), about, better) if len(c.group.finished) > 1]
-        for key in dict.fromkeys(choice.block.key for choice in shown):
-            same = [choice for choice in shown if choice.block.key == key]
-            block, own = same[0].block, max(same, key=lambda choice: choice.group.score(better))
-            for place, column in columns:
-                paper = max(block.paper, key=lambda row, place=place: row.spreads[place].mean)
-                cells = [
-                    f"{title}, {block.title}: {column.name}",
-                    _share(paper.spreads[place], column.paper_digits, family(paper.estimator)),
-                    _share(own.group.spread(column), column.digits, family(own.estimator)),
-                    str(len(own.group.finished)),
-                ]
-                lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _share(spread, digits: int, estimator: str) -> str:
-    numbers = f"{spread.mean:.{digits}f} ± {spread.std:.{digits}f}".replace("-", "−")
-    return f"{numbers} ({estimator})"
-
-
-def tuning(name: str) -> str:
-    """How many short runs an experiment's settings were taken from; how long one is makes no other setting."""
-    from gumtrace.experiments.records import ITERATION, canonical, collect
-    from gumtrace.experiments.reporting import family, place
-
-    tried = collect([ROOT / "results" / "tuning" / f"{name}.jsonl"])
-    kinds = sorted({(r.config.get("training", ""), r.config["estimator"]) for r in tried}, key=lambda k: place(k[1]))
-    kinds = sorted(kinds, key=lambda kind: kind[0], reverse=True)  # unrolled, then teacher-forced
-    protocols = any(training for training, _ in kinds)
-    lines = [
-        "| estimator |" + " training |" * protocols + " settings | runs | iterations at most |",
-        "|---|" + "---|" * protocols + "---:|---:|---:|",
-    ]
-    for training, estimator in kinds:
-        same = [r for r in tried if (r.config.get("training", ""), r.config["estimator"]) == (training, estimator)]
-        length = ("iterations", "evaluate_every")
-        settings = {canonical({key: x for key, x in r.setting.items() if key not in length}) for r in same}
-        most = max(r.curve[ITERATION][-1] for r in same)
-        cells = [family(estimator), *[training] * protocols, str(len(settings)), str(len(same)), f"{most:,}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def depths(results: dict) -> str:
-    """One row for each estimator and depth, percent, means over the runs."""
-    from gumtrace.experiments.reporting import family
-
-    columns = ("arguments hang from their function", "from one that is as good", "another function", "a digit",
-               "a bracket", "answers right", "along true trees")  # fmt: skip
-    lines = [f"| estimator | depth | {' | '.join(columns)} |", "|---|---:|" + "---:|" * len(columns)]
-    for estimator in dict.fromkeys(run["config"]["estimator"] for run in results["runs"]):
-        same = [run["rows"] for run in results["runs"] if run["config"]["estimator"] == estimator]
-        for level in zip(*same, strict=True):
-            depth, *means = (sum(row[name] for row in level) / len(level) for name in level[0])
-            shares = " | ".join(f"{100 * mean:.1f}" for mean in means)
-            lines.append(f"| {family(estimator)} | {depth:.0f} | {shares} |")
-    return "\n".join(lines) + "\n"
-
-
-def updates(results: dict) -> str:
-    """One row for each case, milliseconds."""
-    from gumtrace.experiments import find
-    from gumtrace.experiments.reporting import family
-
-    machine, cases = results["machine"], {}
-    for r in results["records"]:
-        cases.setdefault((r["experiment"], r["estimator"], str(r["settings"])), []).append(r)
-    most = max(r["runs"] for r in results["records"])
-    lines = [
-        f"Milliseconds of an update, medians of `benchmarks/updates.py` on {machine['device']}, {_when(machine)}: one "
-        f"run alone, and each of {most} side by side, as CUDA graphs. The paper's are on hardware it does not name.",
-        "",
-        f"| | estimator | alone | each of {most} | the paper's |",
-        "|---|---|---:|---:|---:|",
-    ]
-    for (name, estimator, _), records in cases.items():
-        alone, *_, beside = sorted(records, key=lambda r: r["runs"])
-        settings = alone["settings"]
-        title = ", ".join([EXPERIMENTS[name][0], *filter(None, [settings.get("training")])])
-        config = find(name).config_type(estimator=estimator, **settings)
-        about = [family(estimator), *([f"K = {config.k}"] if config.k > 1 else [])]
-        if estimator == "REBAR" and config.learn_temperature:
-            about.append("temperature learned")
-        times = [_short(alone["ms"]), _short(beside["ms"]), _number(alone["paper_ms"])]
-        lines.append(f"| {title} | {', '.join(about)} | {' | '.join(times)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _short(ms: float) -> str:
-    return f"{ms:#.3g}"
-
-
 def _load(file: str) -> dict:
     return json.loads((RESULTS / file).read_text())
 
@@ -275,11 +164,12 @@ TABLES = {
     "bench": lambda: speed(_load("cpu-2core.json")),
     "bench-cuda": lambda: cuda(_load("cuda-h200.json")),
     "variance": lambda: variance(_load("variance.json")),
-    "experiments": experiments,
-    "graph-layout-tuning": lambda: tuning("graph-layout"),
-    "listops-tuning": lambda: tuning("listops"),
-    "listops-depths": lambda: depths(_load("listops-depths.json")),
-    "updates": lambda: updates(_load("updates.json")),
+    "experiments": experiment_tables.experiments,
+    "graph-layout-tuning": lambda: experiment_tables.tuning("graph-layout"),
+    "listops-tuning": lambda: experiment_tables.tuning("listops"),
+    "listops-depths": lambda: experiment_tables.depths(_load("listops-depths.json")),
+    "listops-original": lambda: experiment_tables.original(_load("listops-original.json")),
+    "updates": lambda: experiment_tables.updates(_load("updates.json")),
 }
 
 

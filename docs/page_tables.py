@@ -6,9 +6,9 @@ Only the time of an estimate is measured when the site is built.
 import json
 import time
 from collections.abc import Callable
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import table as recorded  # benchmarks/table.py, which writes the same tables for the README
 import torch
 
 from gumtrace import estimators as E
@@ -50,7 +50,7 @@ def tables(out: Path) -> None:
     made["cost-custom"] = literal()
     made["structures"] = steps_at_a_glance()
     made |= {f"variance-{page}": noise(rows) for page, rows in ESTIMATORS.items()}
-    made["variance"] = _recorded().variance(_load("variance"))
+    made["variance"] = recorded.variance(_load("variance"))
     made["updates"] = updates()
     times = measure_times()
     made["times"] = time_table(times)
@@ -63,20 +63,10 @@ def _load(name: str) -> dict:
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def _recorded():
-    """benchmarks/table.py, which writes the same tables for the README."""
-    spec = spec_from_file_location("table", RESULTS.parent / "table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def speed(structure: str) -> str:
     """The recorded times of one structure, on the CPU and on CUDA."""
     parts = []
-    for name, write in (("cpu-2core", _recorded().speed), ("cuda-h200", _recorded().cuda)):
+    for name, write in (("cpu-2core", recorded.speed), ("cuda-h200", recorded.cuda)):
         results = _load(name)
         records = [r for r in results["records"] if r["structure"].split(".")[0] == structure]
         parts.append(write({**results, "records": records}))
@@ -139,7 +129,7 @@ def noise(estimators: tuple[str, ...]) -> str:
         [f"{name}, {words}" if len(estimators) > 1 else words]
         + [cell for o in objectives for cell in _spread(found[name, structure, o])]
         for name in estimators
-        for structure, words in _recorded().STRUCTURES.items()
+        for structure, words in recorded.STRUCTURES.items()
         if (name, structure, "smooth") in found
     ]
     columns = ["std / gradient", "std / T-REINFORCE+'s", "bias (by chance), %"]

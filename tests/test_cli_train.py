@@ -1,6 +1,7 @@
 """The commands that run experiments."""
 
 import json
+import re
 
 import pytest
 
@@ -48,6 +49,10 @@ def test_profile(tmp_path, capsys):
     report = capsys.readouterr().out
     for word in ("forward", "backward", "optimiser", "aten::"):
         assert word in report
+    times = dict(re.findall(r"^ +(\w+) +host +([\d.]+)$", report, re.MULTILINE))
+    assert list(times) == ["forward", "encoder", "decoder", "estimator", "backward", "optimiser"]
+    assert 0 < float(times["decoder"]) < float(times["estimator"]) < float(times["forward"])  # each inside the next
+    assert 0 < float(times["encoder"]) < float(times["forward"])
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_noise_is_the_recorded_one(made, page, names):
     records = [r for r in results("variance")["records"] if r["estimator"] in names]
     assert records
     for r in records:
-        words = page_tables._recorded().STRUCTURES[r["structure"]]
+        words = page_tables.recorded.STRUCTURES[r["structure"]]
         cells = lines[f"{r['estimator']}, {words}" if len(names) > 1 else words]
         there = cells[:3] if r["objective"] == "smooth" else cells[3:]
         bias, chance = (100 * r[field] / r["gradient"] for field in ("bias", "bias_error"))

@@ -79,6 +79,7 @@ def test_an_estimator_that_cannot_serve(tmp_path, capsys, monkeypatch):
     err = capsys.readouterr().err
     assert "gumtrace train: StructureREINFORCE needs log_prob of the structure; take TraceREINFORCE instead." in err
     assert "Traceback" not in err
+    assert not [path for path in tmp_path.rglob("runs/**/*") if path.is_file() and path.name != ".lock"]
 
 
 def test_others_read_no_files(tmp_path, capsys, monkeypatch):

@@ -27,7 +27,7 @@ class RunFolder:
 
     def __init__(self, path: Path, experiment: str, config: dict[str, Any], machine: dict[str, Any]):
         self.path, self.rows, self._events = path, 0, None
-        self._unused = False  # claimed just now, and no run has begun
+        self._unused = False  # claimed just now, and nothing is known of the run yet
         path.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(path)
         try:
@@ -55,6 +55,7 @@ class RunFolder:
 
     def log(self, row: dict[str, Any]) -> None:
         """`row` has an iteration, a split, and numbers."""
+        self._unused = False
         with (self.path / METRICS).open("a") as file:
             file.write(json.dumps({name: _written(value) for name, value in row.items()}) + "\n")
             file.flush()
@@ -76,10 +77,10 @@ class RunFolder:
 
     def go_on_from(self, state: dict[str, Any] | None) -> None:
         """Forget what came after a state: it comes again, and on some devices not quite the same."""
-        self._unused = False
         self._settle(state)
         kept = read_metrics(self.path / METRICS)[: state["rows"] if state else 0]
-        write(self.path / METRICS, "".join(json.dumps(row) + "\n" for row in kept).encode())
+        if (self.path / METRICS).exists():
+            write(self.path / METRICS, "".join(json.dumps(row) + "\n" for row in kept).encode())
         self.rows = len(kept)
 
     def _settle(self, state: dict[str, Any] | None) -> None:

@@ -2,9 +2,11 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity
+from torch import nn
+from torch.profiler import ProfilerActivity, record_function
 
 from gumtrace.experiments.config import Config
 from gumtrace.experiments.experiment import Experiment
@@ -46,7 +48,9 @@ def _profile(
 ) -> str:
     model = experiment.build(config, experiment.load(config, data, workers.device), workers.device)
     if compile:
-        model.compile_parts()
+        model.compile_parts()  # which knows no names
+    else:
+        _name_parts(model)
     run = Run(model, None, workers)
     cuda = workers.device.type == "cuda"
     for _ in range(WARM_UP):
@@ -60,22 +64,51 @@ def _profile(
             torch.cuda.synchronize()
     if trace is not None:
         profiler.export_chrome_trace(str(trace))
-    return _report(profiler, updates, cuda)
+    return _report(profiler, updates, cuda, [] if compile else [name for name, _ in model.named_children()])
 
 
-def _report(profiler: torch.profiler.profile, updates: int, cuda: bool) -> str:
-    events = profiler.key_averages()
+def _name_parts(model: nn.Module) -> None:
+    """Let the profiler know when each of the model's parts is called."""
+
+    def name_part(name: str, part: nn.Module) -> None:
+        called: list[record_function] = []  # an estimator may be inside itself
+        part.register_forward_pre_hook(lambda *_: called.append(record_function(name).__enter__()))
+        part.register_forward_hook(lambda *_: called.pop().__exit__(None, None, None))
+
+    for name, part in model.named_children():
+        name_part(name, part)
+
+
+def _report(profiler: torch.profiler.profile, updates: int, cuda: bool, parts: list[str]) -> str:
+    averages, events = profiler.key_averages(), profiler.events() or ()
     # On CUDA a part is there twice: as the host saw it, and, with no time of the host, as the device did.
-    host = {part: sum(e.cpu_time_total for e in events if e.key == part) for part in PARTS}
-    kernels = [e for e in profiler.events() or () if cuda and e.device_type.name == "CUDA" and e.key not in PARTS]
+    on_device = [e for e in events if cuda and e.device_type.name == "CUDA"]
+    kernels = [e for e in on_device if e.key not in (*PARTS, *parts)]
+
+    def line(part: str, indent: str) -> str:
+        host = sum(e.cpu_time_total for e in averages if e.key == part)
+        return f"{indent}{part:<{14 - len(indent)}} host {host / 1e3 / updates:8.3f}"
+
     lines = [f"one update of {updates}, in ms; host is what Python and the launches take"]
-    lines += [f"  {part:<10} host {host[part] / 1e3 / updates:8.3f}" for part in PARTS]
+    for part in PARTS:
+        lines.append(line(part, "  "))
+        if part == FORWARD:  # one may call another: the estimator the objective
+            lines += [f"{line(name, '    ')}{_busy(name, on_device, kernels, updates)}" for name in parts]
     if cuda:
         busy = sum(e.time_range.elapsed_us() for e in kernels)
         lines.append(f"  device busy {busy / 1e3 / updates:.3f} with {len(kernels) / updates:.0f} kernels")
     column = "self_device_time_total" if cuda else "self_cpu_time_total"
-    ranked = sorted((e for e in events if e.key not in PARTS), key=lambda e: -getattr(e, column))
+    ranked = sorted((e for e in averages if e.key not in (*PARTS, *parts)), key=lambda e: -getattr(e, column))
     lines += ["", f"  {'operator':<60} {'calls':>7} {'ms':>8}"]
     for e in ranked[:ROWS]:
         lines.append(f"  {e.key[:60]:<60} {e.count / updates:7.1f} {getattr(e, column) / 1e3 / updates:8.3f}")
     return "\n".join(lines)
+
+
+def _busy(part: str, on_device: list[Any], kernels: list[Any], updates: int) -> str:
+    """Time of the kernels that ran while the device was in a part."""
+    if not on_device:
+        return ""
+    spans = [e.time_range for e in on_device if e.key == part]
+    inside = [k.time_range for k in kernels if any(s.start <= k.time_range.start < s.end for s in spans)]
+    return f"   device {sum(time.elapsed_us() for time in inside) / 1e3 / updates:8.3f}"

@@ -1,0 +1,134 @@
+"""Tables of what the experiments found, from recorded runs; benchmarks/table.py puts them into pages."""
+
+from pathlib import Path
+
+from gumtrace.experiments import find
+from gumtrace.experiments.groups import choices
+from gumtrace.experiments.records import ITERATION, canonical, collect
+from gumtrace.experiments.reporting import family, place, report
+
+ROOT = Path(__file__).parents[1]
+SUMMARY = {  # what is shown of them in a few lines
+    "graph-layout": ("Graph layout", ("elbo", "precision")),
+    "listops": ("ListOps", ("accuracy", "precision")),
+}
+DEPTHS = (
+    "arguments hang from their function",
+    "from one that is as good",
+    "another function",
+    "a digit",
+    "a bracket",
+    "answers right",
+    "along true trees",
+)
+ORIGINAL = ("accuracy", "precision", "recall")
+
+
+def experiments() -> str:
+    """One row for each table of docs/experiments.md that the paper has, too: the best mean of its and of ours."""
+    lines = [
+        "Means over seeds on test, of the estimator that is best: the paper's by this mean, ours on validation.",
+        "",
+        "| | the paper's best | ours | seeds |",
+        "|---|---:|---:|---:|",
+    ]
+    for name, (title, metrics) in SUMMARY.items():
+        about, better = report(name), find(name).better
+        columns = [(i, c) for i, c in enumerate(about.columns) if c.metric in metrics]
+        shown = [c for c in choices(collect([ROOT / "results" / name]), about, better) if len(c.group.finished) > 1]
+        for key in dict.fromkeys(choice.block.key for choice in shown):
+            same = [choice for choice in shown if choice.block.key == key]
+            block, own = same[0].block, max(same, key=lambda choice: choice.group.score(better))
+            for i, column in columns:
+                paper = max(block.paper, key=lambda row, i=i: row.spreads[i].mean)
+                cells = [
+                    f"{title}, {block.title}: {column.name}",
+                    _share(paper.spreads[i], column.paper_digits, family(paper.estimator)),
+                    _share(own.group.spread(column), column.digits, family(own.estimator)),
+                    str(len(own.group.finished)),
+                ]
+                lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _share(spread, digits: int, estimator: str) -> str:
+    numbers = f"{spread.mean:.{digits}f} ± {spread.std:.{digits}f}".replace("-", "−")
+    return f"{numbers} ({estimator})"
+
+
+def tuning(name: str) -> str:
+    """How many short runs an experiment's settings were taken from; how long one is makes no other setting."""
+    tried = collect([ROOT / "results" / "tuning" / f"{name}.jsonl"])
+    kinds = sorted({(r.config.get("training", ""), r.config["estimator"]) for r in tried}, key=lambda k: place(k[1]))
+    kinds = sorted(kinds, key=lambda kind: kind[0], reverse=True)  # unrolled, then teacher-forced
+    protocols = any(training for training, _ in kinds)
+    lines = [
+        "| estimator |" + " training |" * protocols + " settings | runs | iterations at most |",
+        "|---|" + "---|" * protocols + "---:|---:|---:|",
+    ]
+    for training, estimator in kinds:
+        same = [r for r in tried if (r.config.get("training", ""), r.config["estimator"]) == (training, estimator)]
+        length = ("iterations", "evaluate_every")
+        settings = {canonical({key: x for key, x in r.setting.items() if key not in length}) for r in same}
+        most = max(r.curve[ITERATION][-1] for r in same)
+        cells = [family(estimator), *[training] * protocols, str(len(settings)), str(len(same)), f"{most:,}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def depths(results: dict) -> str:
+    """One row for each estimator and depth, percent, means over the runs."""
+    lines = [f"| estimator | depth | {' | '.join(DEPTHS)} |", "|---|---:|" + "---:|" * len(DEPTHS)]
+    for estimator in dict.fromkeys(run["config"]["estimator"] for run in results["runs"]):
+        same = [run["rows"] for run in results["runs"] if run["config"]["estimator"] == estimator]
+        for level in zip(*same, strict=True):
+            depth, *means = (sum(row[name] for row in level) / len(level) for name in level[0])
+            shares = " | ".join(f"{100 * mean:.1f}" for mean in means)
+            lines.append(f"| {family(estimator)} | {depth:.0f} | {shares} |")
+    return "\n".join(lines) + "\n"
+
+
+def original(results: dict) -> str:
+    """One row for each file, percent, means over the runs."""
+    lines = [
+        "| file | expressions | of | by its first operator | accuracy | edge precision | edge recall |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, about in results["files"].items():
+        found = [run["files"][name] for run in results["runs"]]
+        shares = [about["own"], *(sum(metrics[key] for metrics in found) / len(found) for key in ORIGINAL)]
+        cells = [name, f"{about['expressions']:,}", f"{about['of']:,}", *(f"{100 * share:.1f}" for share in shares)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def updates(results: dict) -> str:
+    """One row for each case, milliseconds."""
+    machine, cases = results["machine"], {}
+    for r in results["records"]:
+        cases.setdefault((r["experiment"], r["estimator"], str(r["settings"])), []).append(r)
+    most = max(r["runs"] for r in results["records"])
+    version = machine["torch"].split("+")[0]
+    lines = [
+        f"Milliseconds of an update, medians of `benchmarks/updates.py` on {machine['device']}, torch {version}, "
+        f"{machine['date']}: one run alone, and each of {most} side by side, as CUDA graphs. The paper's are on "
+        "hardware it does not name.",
+        "",
+        f"| | estimator | alone | each of {most} | the paper's |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for (name, estimator, _), records in cases.items():
+        alone, *_, beside = sorted(records, key=lambda r: r["runs"])
+        settings = alone["settings"]
+        title = ", ".join([SUMMARY[name][0], *filter(None, [settings.get("training")])])
+        config = find(name).config_type(estimator=estimator, **settings)
+        about = [family(estimator), *([f"K = {config.k}"] if config.k > 1 else [])]
+        if estimator == "REBAR" and config.learn_temperature:
+            about.append("temperature learned")
+        times = [
+            f"{alone['ms']:#.3g}",
+            f"{beside['ms']:#.3g}",
+            "" if alone["paper_ms"] is None else str(alone["paper_ms"]),
+        ]
+        lines.append(f"| {title} | {', '.join(about)} | {' | '.join(times)} |")
+    return "\n".join(lines) + "\n"
