@@ -54,7 +54,7 @@ def test_original_files(tmp_path, capsys, monkeypatch):
 
     plot = ["plot", "listops", "--data", "files", "--run", str(seed), "--count", "2", "--file"]
     assert main([*plot, str(other)]) == 0
-    assert Path("plots/found.png").read_bytes().startswith(b"\x89PNG")
+    assert Path("plots/found-other.png").read_bytes().startswith(b"\x89PNG")
     assert main(["table", "listops", "--format", "markdown"]) == 0
     page = capsys.readouterr().out
     assert "**original expressions of up to 20 tokens, calls = 24, iterations = 2, hidden = 8, rounds = 2**" in page

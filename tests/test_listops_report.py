@@ -3,6 +3,7 @@
 import json
 
 import matplotlib
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure
 import gumtrace as gt
 from gumtrace.experiments import find
 from gumtrace.experiments.listops import pictures
+from gumtrace.experiments.listops.expressions import depths, parse
 from gumtrace.experiments.listops.paper import RESULTS
 from gumtrace.experiments.records import collect, load, save
 from gumtrace.experiments.reporting import report
@@ -91,7 +93,7 @@ def test_the_paper_s_numbers():
 
 
 class Sure(torch.nn.Module):
-    """Knows the heads of all tokens but the last."""
+    """Knows the heads of all tokens but the last, and answers how many hang from the first."""
 
     def __init__(self, data):
         super().__init__()
@@ -103,7 +105,7 @@ class Sure(torch.nn.Module):
         return gt.Arborescence(9.0 * (wanted[:, None, :] == torch.arange(12)[:, None]), lengths=items.lengths)
 
     def answer(self, items, structure):
-        return torch.nn.functional.one_hot(torch.full_like(items.answers, 3), 10)
+        return torch.nn.functional.one_hot(structure[..., 0, :].sum(-1).long() % 10, 10)
 
 
 def test_pictures(model, tmp_path, monkeypatch):
@@ -115,9 +117,10 @@ def test_pictures(model, tmp_path, monkeypatch):
     assert sure.training
     (figure,) = kept
     assert len(figure.axes) == 3
-    for ax, answer, tokens, heads in zip(
-        figure.axes, sure.data.test.answers, sure.data.test.tokens, sure.data.test.heads, strict=False
-    ):
+    depth = depths(sure.data.test.tokens.numpy()).tolist()  # 1 and 2
+    chosen = [*[i for i, d in enumerate(depth) if d == 1][:2], depth.index(2)]  # each depth once, then the first again
+    answers, trees = sure.data.test.answers[chosen], sure.data.test.heads[chosen]
+    for ax, answer, tokens, heads in zip(figure.axes, answers, sure.data.test.tokens[chosen], trees, strict=True):
         n = int((tokens > 0).sum())
         arcs = [line for line in ax.lines if len(line.get_xdata()) > 1]
         assert len(arcs) == 2 * (n - 1)
@@ -127,8 +130,18 @@ def test_pictures(model, tmp_path, monkeypatch):
         assert all(line.get_linestyle() != "-" for line in wrong)
         assert all(max(line.get_ydata()) < 0 for line in wrong)
         assert pictures.RIGHT in {line.get_color() for line in arcs}
-        said = "right" if answer == 3 else "taken for 3"
+        guess = sum(round(float(line.get_xdata()[0])) == 0 for line in arcs[n - 1 :]) % 10  # below
+        said = "right" if answer == guess else f"taken for {guess}"
         assert ax.get_title().startswith(f"value {answer}, {said}; ")
+
+
+def test_single_digits_are_drawn_last():
+    texts = ["3", "4", "[MIN 1 [MAX 2 3 ] ]", "5", "[MED 1 2 ]", "[MIN 3 4 ]"]
+    rows = [parse(text).tokens for text in texts]
+    tokens = np.stack([np.pad(row, (0, 8 - len(row))) for row in rows])
+    assert pictures._of_all_depths(tokens, 2) == [4, 2]
+    assert pictures._of_all_depths(tokens, 3) == [4, 5, 2]
+    assert pictures._of_all_depths(tokens, 9) == [0, 1, 3, 4, 5, 2]
 
 
 def test_a_picture_is_written(model, tmp_path):

@@ -55,7 +55,9 @@ def _pictures(args: argparse.Namespace) -> list[Path]:
     experiment = restore(args.folder, data=args.data)
     if experiment.name != args.name:
         raise RecordError(f"{args.folder} is a run of {experiment.name}, not of {args.name}")
+    file = "found.png"
     if args.file is not None:
         experiment.read_test(args.file)
+        file = f"found-{args.file.name.partition('.')[0]}.png"
     args.out.mkdir(parents=True, exist_ok=True)
-    return [pictures(args.name).draw(experiment, args.out / "found.png", count=args.count, split=args.split)]
+    return [pictures(args.name).draw(experiment, args.out / file, count=args.count, split=args.split)]

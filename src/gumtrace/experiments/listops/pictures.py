@@ -5,12 +5,13 @@ from pathlib import Path
 from textwrap import fill
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from gumtrace.experiments.arcs import HIGH, arc
 from gumtrace.experiments.listops.data import Split
 from gumtrace.experiments.listops.experiment import ListOpsExperiment
-from gumtrace.experiments.listops.expressions import CLOSE, VOCABULARY
+from gumtrace.experiments.listops.expressions import CLOSE, VOCABULARY, depths
 from gumtrace.extras import require
 from gumtrace.plotting.style import CHOSEN, INK, RIGHT, SOFT, WRONG, bare
 
@@ -18,6 +19,7 @@ _TOKEN = 0.27  # inches from token to token
 _HEIGHT = 2.5  # inches of an item
 _GAP = 0.16  # where arcs begin, above and below the middle of the tokens
 _LETTERS = 13  # of the caption, to an inch
+_LOOKED_AT = 1000  # items, to find some of each depth
 _CAPTION = (
     "Arcs go from functions to arguments, and end with a dot. Above, blue: the parse. Below: the mode of the "
     "posterior, green where it is right, and vermilion and dashed where it is wrong. Grey, dotted: heads of brackets, "
@@ -34,7 +36,7 @@ class _Item(NamedTuple):
 
 
 def draw(experiment: ListOpsExperiment, path: str | Path, count: int = 4, split: str = "test") -> Path:
-    """Saves a picture of the first items of a split."""
+    """Saves a picture of items of a split: the first of each depth, then the second of each, and so on."""
     items = _items(experiment, count, split)
     tokens = max(len(item.words) for item in items)
     size = (max(_TOKEN * (tokens + 2), 7.0), _HEIGHT * len(items) + 0.6)
@@ -47,7 +49,8 @@ def draw(experiment: ListOpsExperiment, path: str | Path, count: int = 4, split:
 
 
 def _items(experiment: ListOpsExperiment, count: int, split: str) -> list[_Item]:
-    batch = Split(*(x[:count].long() for x in getattr(experiment.data, split)))
+    chosen = _of_all_depths(getattr(experiment.data, split).tokens[:_LOOKED_AT].cpu().numpy(), count)
+    batch = Split(*(x[chosen].long() for x in getattr(experiment.data, split)))
     was_training = experiment.training
     experiment.eval()
     with torch.no_grad():
@@ -61,6 +64,14 @@ def _items(experiment: ListOpsExperiment, count: int, split: str) -> list[_Item]
         true, own = (x[i, :length].tolist() for x in (batch.heads, found))
         items.append(_Item(words, true, own, int(batch.answers[i]), guesses[i]))
     return items
+
+
+def _of_all_depths(tokens: np.ndarray, count: int) -> list[int]:
+    """Which of (B, n) to draw, by depth; single digits only where there is nothing else."""
+    depth = depths(tokens).tolist()
+    turn = [depth[:i].count(d) for i, d in enumerate(depth)]  # how many of its depth come before
+    first = sorted(range(len(depth)), key=lambda i: (depth[i] == 0, turn[i], depth[i]))[:count]
+    return sorted(first, key=lambda i: (depth[i], i))
 
 
 def _panel(ax, item: _Item, tokens: int) -> None:
