@@ -1,16 +1,20 @@
-"""benchmarks/listops_depths.py counts edges that make no difference: does any of them?"""
+"""benchmarks/listops_depths.py counts edges that make no difference: does any of them? And its counts, by hand."""
 
 import random
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from common import seeded
 from listops_oracle import FUNCTIONS
 
-from gumtrace.experiments.listops.data import Split, generate
+import gumtrace as gt
+from gumtrace.experiments.listops.data import Split, generate, read
 from gumtrace.experiments.listops.expressions import CLOSE, VOCABULARY
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 spec = spec_from_file_location("depths", Path(__file__).parents[1] / "benchmarks" / "listops_depths.py")
 depths = module_from_spec(spec)
 spec.loader.exec_module(depths)
@@ -78,3 +82,44 @@ def test_nothing_is_as_good_as_a_median():
         assert (
             depths.as_good(batch, found, depths.depths(batch)[1], 5)[0].tolist() == [False, False, good] + [False] * 4
         )
+
+
+def test_counts_by_hand(tmp_path):
+    """Of a model that is sure of its heads, and answers how many tokens hang from the first."""
+    #                 0    1 2    3 4 5 6    7 8 9 10 11 12 13
+    expressions = "6\t[MIN 8 [MIN 7 9 ] [MAX 1 2 6 ] 7 9 ]\n2\t[MAX 2 1 ]\n"
+    (tmp_path / "two.tsv").write_text(expressions)
+    batch = Split(*(x.long() for x in read(tmp_path / "two.tsv")))
+    found = torch.tensor([[-1, 0, 0, 0, 2, 2, 5, 6, 7, 0, 6, 10, 2, 12], [-1, 0, 0, 1] + [-2] * 10])
+    logits = 200.0 * (found[:, None, :] == torch.arange(14)[:, None])
+    model = SimpleNamespace(
+        config=SimpleNamespace(depth=2),
+        posterior=lambda batch: gt.Arborescence(logits, lengths=batch.lengths),
+        answer=lambda batch, structure: torch.nn.functional.one_hot(structure[..., 0, :].sum(-1).long(), 10),
+    )
+    names = (*depths.HEADS, "arguments", *depths.ANSWERS, "expressions")
+    rows = [dict(zip(names, row, strict=True)) for row in depths.counts(model, batch, seeded()).tolist()]
+    assert rows == [
+        {
+            "right": 4,  # 1 and 2, and both of the second expression
+            "as good": 0,
+            "function": 1,  # 12 hangs from 2
+            "digit": 0,
+            "bracket": 2,  # 6 and 11
+            "arguments": 7,
+            "accuracy": 1,  # two hang from the first one
+            "told": 0,  # three do
+            "expressions": 1,
+        },
+        {
+            "right": 2,  # 4 and 7
+            "as good": 1,  # 3, of MIN in MIN
+            "function": 1,  # 9, of MAX in MIN
+            "digit": 1,  # 8
+            "bracket": 0,
+            "arguments": 5,
+            "accuracy": 0,  # four
+            "told": 1,  # six
+            "expressions": 1,
+        },
+    ]

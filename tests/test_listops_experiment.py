@@ -1,17 +1,21 @@
 """The ListOps experiment: training that goes on exactly, and its settings."""
 
+import itertools
+
 import listops_runs
 import optuna
 import pytest
 import torch
 from common import seeded
 from listops_runs import TINY, ListOps
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 from tiny_runs import cut_off
 
 from gumtrace.experiments import evaluate, train
 from gumtrace.experiments.config import ESTIMATORS
 from gumtrace.experiments.folder import read_metrics
 from gumtrace.experiments.listops import experiment as module
+from gumtrace.experiments.listops.expressions import VOCABULARY
 
 data, model = listops_runs.data, listops_runs.model
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -130,6 +134,16 @@ def test_gradients_are_looked_at_with_other_masks_each_time(model, monkeypatch):
     assert not torch.equal(drawn[0], drawn[1])
 
 
+def test_only_edges_that_race_count_for_the_spread_of_gradients(model, monkeypatch):
+    """Neither loops, nor what enters the first token, nor padding: their gradients are always zero."""
+    inside = torch.arange(12) < model.data.train.lengths[:4, None]
+    edges = inside[:, :, None] & inside[:, None, :] & ~torch.eye(12, dtype=torch.bool) & (torch.arange(12) > 0)
+    signs = itertools.cycle([1.0, -1.0])
+    monkeypatch.setattr(module, "gradients", lambda *_: next(signs) * edges[None])
+    found = model.gradient_std(torch.arange(4), seeded())
+    assert found == pytest.approx((module.DRAWS / (module.DRAWS - 1)) ** 0.5)  # of as many 1 as -1
+
+
 def test_looking_at_gradients_leaves_the_model_alone(model):
     index = torch.arange(6)
     for name in ("RELAX", "StochasticSoftmax"):
@@ -138,6 +152,15 @@ def test_looking_at_gradients_leaves_the_model_alone(model):
         assert one.gradient_std(index, seeded()) > 0
         assert all(p.grad is None for p in one.parameters())
         assert all(torch.equal(value, one.state_dict()[key]) for key, value in before.items())
+
+
+def test_the_surrogate_sees_the_tokens(model):
+    """One-hot, after the edges; both samples of an item see the same."""
+    one = ListOps.build(TINY.replace(estimator="SurrogateREINFORCE", samples=2), model.data, torch.device("cpu"))
+    one.loss(torch.arange(4), seeded())
+    seen = one.estimator.fitted.seen[:, 11**2 :].reshape(2, 4, 12, len(VOCABULARY))
+    tokens = model.data.train.tokens[:4].long()
+    assert torch.equal(seen, torch.nn.functional.one_hot(tokens, len(VOCABULARY)).float().expand_as(seen))
 
 
 # --- settings ---
@@ -197,3 +220,19 @@ def test_search(estimator, name, value):
     found = ListOps.search(config, optuna.trial.FixedTrial(asked))
     assert found == config.replace(**asked)
     assert found.calls == 100 == found.items * found.calls_an_item
+
+
+@pytest.mark.parametrize(
+    ("estimator", "name", "among"),
+    [
+        ("TraceREINFORCE", "samples", CategoricalDistribution([2, 4, 5])),
+        ("NoiseREINFORCE", "samples", CategoricalDistribution([2, 4, 5])),
+        ("RELAX", "estimator_lr", FloatDistribution(1e-5, 1e-3, log=True)),
+        ("StochasticSoftmax", "temperature", FloatDistribution(0.1, 10.0, log=True)),  # which the paper does not say
+    ],
+)
+def test_the_paper_s_ranges(estimator, name, among):
+    trial = optuna.create_study().ask()
+    ListOps.search(ListOps.config_type(estimator=estimator), trial)
+    rates = dict.fromkeys(("lr", "classifier_lr", "weight_decay"), FloatDistribution(1e-5, 1e-3, log=True))
+    assert trial.distributions == {**rates, name: among}
