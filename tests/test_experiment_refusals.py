@@ -73,7 +73,7 @@ def test_what_graph_layout_refuses(settings, message):
     ("settings", "message"),
     [
         ({"train_size": 3}, "a batch has 4 items, and the training set only 3"),
-        ({"estimator": "SurrogateREINFORCE", "shards": 2}, "SurrogateREINFORCE .* neither a graph nor shards"),
+        ({"estimator": "SurrogateREINFORCE", "shards": 2}, "SurrogateREINFORCE .* takes no shards"),
     ],
 )
 def test_what_cannot_be_trained(settings, message, run):

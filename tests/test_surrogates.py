@@ -97,10 +97,9 @@ def test_state_survives_saving(kind, tmp_path):
         torch.testing.assert_close(other.state_dict()[name], value, rtol=0, atol=0)
     x, loss = rows(40, seeded(6))
     torch.testing.assert_close(other.fitted(x), estimator.fitted(x), rtol=0, atol=0)
-    if kind != "mlp":  # whose optimiser begins afresh
-        for surrogate in (estimator.fitted, other.fitted):
-            surrogate.fit(x, loss)
-        torch.testing.assert_close(other.fitted(x), estimator.fitted(x), rtol=0, atol=0)
+    for surrogate in (estimator.fitted, other.fitted):
+        surrogate.fit(x, loss, generator=seeded(7))
+    torch.testing.assert_close(other.fitted(x), estimator.fitted(x), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -130,6 +129,36 @@ def test_normal_equations_stay_in_double_precision(kind):
     surrogate = fitted(kind)
     before = surrogate.gram.clone()
     torch.testing.assert_close(surrogate.half().gram, before, rtol=0, atol=0)
+
+
+def test_perceptron_learns_by_adam_from_the_latest_losses():
+    """Torch's own Adam on what is left of the losses when the memory holds twelve; five calls bring twenty."""
+    torch.manual_seed(0)
+    surrogate = E.MLPSurrogate(5, memory=12, steps=3).double()
+    net = copy.deepcopy(surrogate.net).requires_grad_(True)
+    adam = torch.optim.Adam(net.parameters(), surrogate.lr)
+    generator, draws = seeded(4), seeded(4)
+    x, losses = rows(20, seeded(6))
+    for end in range(4, 21, 4):
+        surrogate.fit(x[end - 4 : end], losses[end - 4 : end], generator=generator)
+        kept = sorted(range(max(end - 12, 0), end), key=lambda i: i % 12)  # each in its place
+        centre, spread = losses[kept].mean(), losses[kept].std(correction=0)
+        for _ in range(3):
+            drawn = (torch.rand(256, generator=draws) * len(kept)).long()
+            error = net(x[kept][drawn]).squeeze(-1) - (losses[kept][drawn] - centre) / spread
+            adam.zero_grad()
+            error.square().mean().backward()
+            adam.step()
+        expected = net(x).squeeze(-1) * spread + centre
+        torch.testing.assert_close(surrogate(x), expected.detach(), rtol=1e-9, atol=1e-9)
+
+
+def test_more_losses_than_the_memory_holds():
+    surrogate = E.MLPSurrogate(5, memory=6)
+    x, losses = rows(15, seeded(6))
+    surrogate.fit(x, losses, generator=seeded(1))
+    torch.testing.assert_close(surrogate.centre, losses[-6:].mean().float())
+    torch.testing.assert_close(surrogate.losses.sort().values, losses[-6:].sort().values.float())
 
 
 def test_perceptron_draws_from_the_generator():

@@ -62,6 +62,17 @@ def of_value(make):
     return lambda x, other, numbers: make(x, numbers).log_prob(make(other, numbers).sample((2,))).sum()
 
 
+def learned(make, entries):
+    """One estimate by a perceptron that learns from it."""
+
+    def step(x, *_):
+        surrogate = gt.estimators.MLPSurrogate(entries).to(x.device)
+        estimator = gt.estimators.SurrogateREINFORCE(surrogate, samples=2, extra=3)
+        return estimator(make(x), lambda value: value[..., 0, :].sum(-1)).sum()
+
+    return step
+
+
 def subset(x, numbers):
     return gt.Subset(x, numbers[:, None], validate_args=False)
 
@@ -78,6 +89,9 @@ STEPS = {
     "permutation-value": of_value(lambda x, _: gt.Permutation(x, validate_args=False)),
     "matrix-value": of_value(lambda x, _: gt.Permutation(x, matrix=True, validate_args=False)),
     "binary-value": of_value(lambda x, _: gt.BinaryTree(x, validate_args=False)),
+    "surrogate-tree": learned(lambda x: gt.SpanningTree(x, validate_args=False), 6),
+    "surrogate-arborescence": learned(lambda x: gt.Arborescence(x, root=1, validate_args=False), 9),
+    "surrogate-matching": learned(lambda x: gt.Matching(x, validate_args=False), 16),
 }
 
 

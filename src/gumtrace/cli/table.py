@@ -72,8 +72,7 @@ def again(records: list[Record], name: str) -> list[str]:
                 found.append(f"# {family(choice.estimator)}: not a config of this version: {error}")
                 continue
             on_cuda = done[0].machine.get("device", "cpu") != "cpu"
-            graph = choice.estimator != "SurrogateREINFORCE"  # it takes none
-            options = Options(device="cuda", graph=graph) if on_cuda else Options()
+            options = Options(device="cuda", graph=True) if on_cuda else Options()
             seeds = ranges(record.seed for record in done).replace("–", "-").replace(" ", "")
             found.append(command(name, config, options, seeds))
     return found

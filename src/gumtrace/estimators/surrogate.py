@@ -72,16 +72,18 @@ def _entries(dist: Structure, value: Tensor) -> Tensor:
     else:
         value = value.flatten(-len(dist.event_shape))
         if (edges := _edges(dist)) is not None:
-            value = value[..., edges.flatten()]
+            value = value.index_select(-1, edges)
     return value.to(dist.log_rates.dtype)
 
 
 def _edges(dist: Structure) -> Tensor | None:
-    """Which entries of an adjacency matrix are not always zero, nor said twice, (n, n); None for other values."""
+    """Entries of an adjacency matrix, flattened, that are not always zero nor said twice; None for other values."""
+    n, device = dist.key_shape[-1], dist.logits.device
     if isinstance(dist, Arborescence):
-        edges = ~torch.eye(dist.key_shape[-1], dtype=torch.bool, device=dist.logits.device)
+        edges, count = ~torch.eye(n, dtype=torch.bool, device=device), (n - 1) ** 2
         edges[:, dist.root] = False
-        return edges
-    if isinstance(dist, SpanningTree) and not dist.is_sparse:
-        return torch.ones(dist.key_shape, dtype=torch.bool, device=dist.logits.device).triu(1)
-    return None
+    elif isinstance(dist, SpanningTree) and not dist.is_sparse:
+        edges, count = torch.ones(n, n, dtype=torch.bool, device=device).triu(1), n * (n - 1) // 2
+    else:
+        return None
+    return (~edges).flatten().byte().argsort(stable=True)[:count]  # as `nonzero`, which would wait for the device

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 _MOST_FEATURES = 8192  # half a gigabyte of normal equations, and seconds to solve them
 _ROWS = 1024  # whose features are written down at a time
+_DRAWN = 256  # losses for a step of the perceptron
+_BETAS = (0.9, 0.999)
 
 
 class _Surrogate(nn.Module):
@@ -144,8 +146,10 @@ def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
     return i, j
 
 
-class MLPSurrogate(_Surrogate):
-    """A perceptron on the structure and the context, trained by its own optimiser on recent losses.
+class MLPSurrogate(nn.Module):
+    """A perceptron on the structure and the context, trained by Adam on recent losses.
+
+    It never looks at a value, and its tensors stay where they are: a training step with it can be a CUDA graph.
 
     Args:
         size: entries of the structure, see `SurrogateREINFORCE`.
@@ -154,10 +158,13 @@ class MLPSurrogate(_Surrogate):
         steps: optimiser steps at each call.
     """
 
-    seen: Tensor  # (rows, inputs)
-    losses: Tensor  # (rows,)
+    seen: Tensor  # (memory, inputs)
+    losses: Tensor  # (memory,)
+    count: Tensor  # of the losses so far; the next one takes the place of the oldest
     centre: Tensor
     spread: Tensor
+    moments: Tensor  # (2, parameters), Adam's
+    taken: Tensor  # its steps
 
     def __init__(
         self, size: int, hidden: int = 64, context: int = 0, *, lr: float = 3e-3, memory: int = 4096, steps: int = 4
@@ -166,54 +173,62 @@ class MLPSurrogate(_Surrogate):
         self.net = nn.Sequential(
             nn.Linear(size + context, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(), nn.Linear(hidden, 1)
         )
-        self.requires_grad_(False)  # its own optimiser trains it: a training loop's must not
+        self.requires_grad_(False)  # a training loop's optimiser must not move it
         self.lr, self.memory, self.steps = lr, memory, steps
-        self.optimiser = torch.optim.Adam(self.net.parameters(), lr)
-        self.register_buffer("seen", torch.zeros(0, size + context))
-        self.register_buffer("losses", torch.zeros(0))
+        self.register_buffer("seen", torch.zeros(memory, size + context))
+        self.register_buffer("losses", torch.zeros(memory))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.register_buffer("centre", torch.zeros(()))
         self.register_buffer("spread", torch.ones(()))
+        self.register_buffer("moments", torch.zeros(2, sum(p.numel() for p in self.net.parameters())))
+        self.register_buffer("taken", torch.zeros(()))
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         inputs = _with_context(x, context).to(self.centre.dtype)
         return (self.net(inputs).squeeze(-1) * self.spread + self.centre).to(x.dtype)
 
+    @torch.no_grad()
     def fit(
         self, x: Tensor, loss: Tensor, context: Tensor | None = None, generator: torch.Generator | None = None
     ) -> None:
         """Take these losses into account from the next call on."""
         inputs = _with_context(x, context).flatten(0, -2).to(self.centre.dtype)
-        self.seen = torch.cat([self.seen, inputs])[-self.memory :]
-        self.losses = torch.cat([self.losses, loss.detach().flatten().to(self.centre.dtype)])[-self.memory :]
-        self.centre = self.losses.mean()
-        self.spread = self.losses.std(correction=0).clamp(min=1e-6)
+        known = self._remember(inputs[-self.memory :], loss.flatten()[-self.memory :].to(self.centre.dtype))
+        for _ in range(self.steps):
+            where = self.seen.device if generator is None else generator.device
+            part = torch.rand(_DRAWN, generator=generator, device=where).to(self.seen.device)
+            rows = (part * known).long().clamp(max=self.memory - 1)
+            self._step(self.seen[rows], (self.losses[rows] - self.centre) / self.spread)
+
+    def _remember(self, inputs: Tensor, losses: Tensor) -> Tensor:
+        """How many losses there are now."""
+        place = (self.count + torch.arange(len(losses), device=losses.device)) % self.memory
+        self.seen.index_copy_(0, place, inputs)
+        self.losses.index_copy_(0, place, losses)
+        self.count += len(losses)
+        known = self.count.clamp(max=self.memory)
+        inside = torch.arange(self.memory, device=losses.device) < known
+        self.centre.copy_(self.losses.sum() / known)
+        far = torch.where(inside, self.losses - self.centre, 0)
+        self.spread.copy_((far.square().sum() / known).sqrt().clamp(min=1e-6))
+        return known
+
+    def _step(self, inputs: Tensor, targets: Tensor) -> None:
+        """One of Adam. Its moments are buffers: they go wherever the surrogate goes."""
+        parameters = list(self.net.parameters())
         with torch.enable_grad():
             self.net.requires_grad_(True)
-            for _ in range(self.steps):
-                rows = _draw(len(self.seen), self.seen.device, generator)
-                error = self.net(self.seen[rows]).squeeze(-1) - (self.losses[rows] - self.centre) / self.spread
-                self.optimiser.zero_grad()
-                error.square().mean().backward()
-                self.optimiser.step()
-            self.net.requires_grad_(False)
-        self.optimiser.zero_grad(set_to_none=True)  # a training loop's optimiser moves whatever has a gradient
-
-    def get_extra_state(self) -> dict:
-        return self.optimiser.state_dict()
-
-    def set_extra_state(self, state: dict) -> None:
-        self.optimiser.load_state_dict(state)
-
-    def _apply(self, fn, recurse=True):
-        super()._apply(fn, recurse)
-        self.optimiser = torch.optim.Adam(self.net.parameters(), self.lr)  # its moments would stay behind
-        return self
-
-
-def _draw(rows: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
-    """Up to 256 of the rows."""
-    where = device if generator is None else generator.device
-    return torch.randint(rows, (min(256, rows),), generator=generator, device=where).to(device)
+            error = (self.net(inputs).squeeze(-1) - targets).square().mean()
+            gradient = torch.cat([g.flatten() for g in torch.autograd.grad(error, parameters)])
+        self.net.requires_grad_(False)
+        self.taken += 1
+        first, second = self.moments
+        first.lerp_(gradient, 1 - _BETAS[0])
+        second.lerp_(gradient.square(), 1 - _BETAS[1])
+        mean, square = (moment / (1 - beta**self.taken) for moment, beta in zip(self.moments, _BETAS, strict=True))
+        change = (self.lr * mean / (square.sqrt() + 1e-8)).split([p.numel() for p in parameters])
+        for p, step in zip(parameters, change, strict=True):
+            p.sub_(step.view_as(p))
 
 
 def _with_context(x: Tensor, context: Tensor | None) -> Tensor:

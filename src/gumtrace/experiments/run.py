@@ -30,7 +30,7 @@ class Run:
     def __init__(self, experiment: Experiment, folder: RunFolder | None, workers: Workers, *, graph: bool = False):
         self.experiment, self.folder, self.workers = experiment, folder, workers
         self.config, self.device = experiment.config, workers.device
-        _check(experiment, graph)
+        _check(experiment)
         on_cuda = self.device.type == "cuda"
         self.stream = torch.cuda.Stream(self.device) if on_cuda else None
         groups = experiment.parameter_groups()
@@ -283,9 +283,9 @@ def _parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
     return [p for group in optimiser.param_groups for p in group["params"]]
 
 
-def _check(experiment: Experiment, graph: bool) -> None:
+def _check(experiment: Experiment) -> None:
     config = experiment.config
     if config.items > experiment.items:
         raise ValueError(f"a batch has {config.items} items, and the training set only {experiment.items}")
-    if isinstance(experiment.estimator, SurrogateREINFORCE) and (graph or config.shards > 1):
-        raise ValueError("SurrogateREINFORCE learns from its losses as it goes: it takes neither a graph nor shards")
+    if isinstance(experiment.estimator, SurrogateREINFORCE) and config.shards > 1:
+        raise ValueError("SurrogateREINFORCE learns from its losses as it goes: it takes no shards")

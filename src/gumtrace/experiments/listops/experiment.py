@@ -78,7 +78,7 @@ class ListOpsExperiment(Experiment):
         self.estimator = build_estimator(
             config,
             critic=Critic(size, config.hidden, config.dropout),
-            surrogate=MLPSurrogate((size - 1) ** 2, config.hidden, size * len(VOCABULARY)),
+            surrogate=MLPSurrogate((size - 1) ** 2, config.hidden, size * len(VOCABULARY), memory=1024),
         )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
