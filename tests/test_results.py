@@ -110,6 +110,14 @@ def test_what_the_page_says_of_clipping_and_short_runs():
     assert "with it SST was at −{} after 1500 iterations and −{} without".format(*soft[0], *soft[1]) in page()
     few = [scores(clip, estimator="TraceREINFORCE", samples=4) for clip in (1.0, 0.0)]
     assert "at −{} and −{} against −{} and −{}".format(*few[0], *few[1]) in page()
+    (learned,) = scores(1.0, estimator="SurrogateREINFORCE", samples=4)
+    assert f"`SurrogateREINFORCE` with K = 4 (on a CPU) was at −{learned}" in page()
+    noise = {
+        name: [r.result["gradient_std"]["end"] for r in forced if same.items() <= r.config.items()]
+        for name in ("SurrogateREINFORCE", "TraceREINFORCE")
+        if (same := {"estimator": name, "samples": 4, "clip": 1.0, "iterations": 1500})
+    }
+    assert min(noise["SurrogateREINFORCE"]) > max(noise["TraceREINFORCE"])
     full = {r.seed for r in collect([ROOT / "results" / "graph-layout"])}
     assert full & {r.seed for r in tried} == {0}  # the page says so
 
