@@ -41,11 +41,12 @@ docs: $(VENV)/.docs ## build the site into docs/_build/html, execute its pages, 
 results: $(VENV)/.dev ## put recorded runs into the pages that show them: tables and curves
 	@$(BIN)/gumtrace plot graph-layout results/graph-layout/2026-11-15.jsonl --out build/one-start
 	@$(BIN)/gumtrace plot graph-layout results/graph-layout/2026-11-15-unrolled.jsonl --out build/slow-decoder
-	@for name in one-start slow-decoder; do cp build/$$name/precision.png results/graph-layout/$$name.png; done
+	@cp build/one-start/precision.png results/graph-layout/one-start.png
+	@cp build/slow-decoder/precision.png results/graph-layout/slow-decoder.png
 	@$(BIN)/gumtrace plot graph-layout --out results/graph-layout
 	@$(BIN)/gumtrace plot listops --out build/listops
 	@cp build/listops/accuracy.png results/listops
-	@for name in graph-layout listops treebank; do $(BIN)/gumtrace table $$name --into docs/experiments.md; done
+	@for name in graph-layout listops treebank; do $(BIN)/gumtrace table $$name --into docs/experiments.md || exit 1; done
 	@$(BIN)/python benchmarks/table.py
 
 bench: $(VENV)/.run ## time the kernels on the CPU

@@ -12,15 +12,15 @@ SUMMARY = {  # what is shown of them in a few lines
     "graph-layout": ("Graph layout", ("elbo", "precision")),
     "listops": ("ListOps", ("accuracy", "precision")),
 }
-DEPTHS = (
-    "arguments hang from their function",
-    "from one that is as good",
-    "another function",
-    "a digit",
-    "a bracket",
-    "answers right",
-    "along true trees",
-)
+DEPTHS = {
+    "right": "arguments hang from their function",
+    "as good": "from one that is as good",
+    "function": "another function",
+    "digit": "a digit",
+    "bracket": "a bracket",
+    "accuracy": "answers right",
+    "told": "along true trees",
+}
 ORIGINAL = ("accuracy", "precision", "recall")
 
 
@@ -78,25 +78,29 @@ def tuning(name: str) -> str:
 
 def depths(results: dict) -> str:
     """One row for each estimator and depth, percent, means over the runs."""
-    lines = [f"| estimator | depth | {' | '.join(DEPTHS)} |", "|---|---:|" + "---:|" * len(DEPTHS)]
+    lines = [f"| estimator | depth | {' | '.join(DEPTHS.values())} |", "|---|---:|" + "---:|" * len(DEPTHS)]
     for estimator in dict.fromkeys(run["config"]["estimator"] for run in results["runs"]):
         same = [run["rows"] for run in results["runs"] if run["config"]["estimator"] == estimator]
         for level in zip(*same, strict=True):
-            depth, *means = (sum(row[name] for row in level) / len(level) for name in level[0])
+            means = (sum(row[name] for row in level) / len(level) for name in DEPTHS)
             shares = " | ".join(f"{100 * mean:.1f}" for mean in means)
-            lines.append(f"| {family(estimator)} | {depth:.0f} | {shares} |")
+            lines.append(f"| {family(estimator)} | {level[0]['depth']} | {shares} |")
     return "\n".join(lines) + "\n"
 
 
 def original(results: dict) -> str:
     """One row for each file, percent, means over the runs."""
     lines = [
-        "| file | expressions | of | by its first operator | accuracy | edge precision | edge recall |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| file | expressions | of | own digits | all digits | accuracy | edge precision | edge recall |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, about in results["files"].items():
         found = [run["files"][name] for run in results["runs"]]
-        shares = [about["own"], *(sum(metrics[key] for metrics in found) / len(found) for key in ORIGINAL)]
+        shares = [
+            about["own"],
+            about["every"],
+            *(sum(metrics[key] for metrics in found) / len(found) for key in ORIGINAL),
+        ]
         cells = [name, f"{about['expressions']:,}", f"{about['of']:,}", *(f"{100 * share:.1f}" for share in shares)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -111,10 +115,10 @@ def updates(results: dict) -> str:
     version = machine["torch"].split("+")[0]
     lines = [
         f"Milliseconds of an update, medians of `benchmarks/updates.py` on {machine['device']}, torch {version}, "
-        f"{machine['date']}: one run alone, and each of {most} side by side, as CUDA graphs. The paper's are on "
-        "hardware it does not name.",
+        f"{machine['date']}: of one run alone, and of {most} side by side, whose time is shared out to their updates. "
+        "As CUDA graphs; gradients are not clipped. The paper's are on hardware it does not name.",
         "",
-        f"| | estimator | alone | each of {most} | the paper's |",
+        f"| | estimator | alone | an update, {most} side by side | the paper's |",
         "|---|---|---:|---:|---:|",
     ]
     for (name, estimator, _), records in cases.items():

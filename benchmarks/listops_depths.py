@@ -92,8 +92,7 @@ def measure(folder: Path, data: Path) -> dict:
         heads, arguments, answers, expressions = row[: len(HEADS)], row[len(HEADS)], row[-3:-1], row[-1]
         shares = [x / arguments for x in heads] + [x / expressions for x in answers]
         rows.append({"depth": level, **dict(zip(HEADS + ANSWERS, shares, strict=True))})
-    best = load(folder / BEST)
-    return {"config": model.config.to_dict(), "iteration": best and best["iteration"], "rows": rows}
+    return {"config": model.config.to_dict(), "iteration": load(folder / BEST)["iteration"], "rows": rows}
 
 
 def main() -> None:

@@ -14,10 +14,12 @@ from gumtrace.benchmark import machine
 from gumtrace.experiments.evaluation import evaluate
 from gumtrace.experiments.folder import BEST, CONFIG, load, read_json
 from gumtrace.experiments.listops.data import read
+from gumtrace.experiments.listops.experiment import ListOpsConfig
 from gumtrace.experiments.listops.heuristics import shares
 from gumtrace.experiments.listops.sampling import SAMPLED
 
 RESULTS = Path(__file__).parent / "results" / "listops-original.json"
+LONGEST = ListOpsConfig().longest  # that models are trained on
 
 
 def name(file: Path) -> str:
@@ -26,16 +28,14 @@ def name(file: Path) -> str:
 
 
 def measure(folder: Path, files: list[Path], data: Path) -> dict:
-    about, best = read_json(folder / CONFIG), load(folder / BEST)
-    if about is None or best is None:
-        raise SystemExit(f"{folder} holds no run with a best model")
     found = {name(file): evaluate(folder, data=data, file=file) for file in files}
+    about, best = read_json(folder / CONFIG), load(folder / BEST)
     return {"config": about["config"], "iteration": best["iteration"], "files": found}
 
 
-def describe(file: Path, longest: int) -> dict:
+def describe(file: Path) -> dict:
     """How many of its expressions are left, and how many of them can be answered without a parse."""
-    kept = read(file, SAMPLED, longest)
+    kept = read(file, SAMPLED, LONGEST)
     return {"expressions": len(kept.tokens), "of": len(read(file).tokens), **shares(kept)}
 
 
@@ -46,8 +46,7 @@ def main() -> None:
     arguments.add_argument("--data", type=Path, default=Path("data"), help="folder of the runs' own data")
     given = arguments.parse_args()
     runs = [measure(folder, given.files, given.data) for folder in given.runs]
-    (longest,) = {run["config"]["longest"] for run in runs}
-    files = {name(file): describe(file, longest) for file in given.files}
+    files = {name(file): describe(file) for file in given.files}
     found = {"machine": machine(torch.device("cpu")), "files": files, "runs": runs}
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -36,7 +36,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """Samples and temperatures do as in the runs of the tables; only what changes the work is set here."""
+    """What changes the work: the protocol, the estimator, K. Gradients are not clipped, which takes a little longer."""
     kept, found = {"samples": 1, "learn_temperature": False}, []
     for training, paper in (("unrolled", (123, 137, 180)), ("teacher-forced", (None,) * 3)):
         sst, trace, relax = paper

@@ -77,9 +77,31 @@ def test_what_is_wrong(argv, message, tmp_path, capsys):
     assert not list(tmp_path.rglob("config.json"))  # nothing that would count as a run
 
 
-@pytest.mark.parametrize("file", ["state.pt", "best.pt", "result.json", "config.json"])
-def test_a_damaged_run(file, tmp_path, capsys):
-    """Cut off in the middle, as by a full disk: said in one line, by all commands that need it."""
+def cut(content):
+    """As by a full disk."""
+    return content[: len(content) // 2]
+
+
+def flip(content):
+    """A bit in the middle, of some weight."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 64]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("file", "harm"),
+    [
+        ("state.pt", cut),
+        ("state.pt", flip),
+        ("best.pt", cut),
+        ("best.pt", flip),
+        ("result.json", cut),
+        ("config.json", cut),
+        ("config.json", lambda content: b"{}"),
+    ],
+)
+def test_a_damaged_run(file, harm, tmp_path, capsys):
+    """Said in one line, by a command that needs the file."""
     where = ["--out", str(tmp_path / "runs"), "--data", str(tmp_path / "data")]
     train = ["train", "graph-layout", *TINY, *where]
     evaluate = ["evaluate", str(tmp_path / "runs"), *where[2:]]
@@ -87,7 +109,7 @@ def test_a_damaged_run(file, tmp_path, capsys):
     path = tmp_path / "runs" / "seed-0" / file
     if file == "state.pt":  # which is needed only where there is no result
         (path.parent / "result.json").unlink()
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    path.write_bytes(harm(path.read_bytes()))
     capsys.readouterr()
     assert main(evaluate if file == "best.pt" else train) == 2
     assert f"{path} cannot be read (" in capsys.readouterr().err

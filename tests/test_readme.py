@@ -62,7 +62,7 @@ def test_update_times_stand_beside_the_paper_s():
     text = experiment_tables.updates(
         {"machine": {"device": "X1", "torch": "2.99.0", "date": "2030-01-02"}, "records": records}
     )
-    assert "on X1, torch 2.99.0, 2030-01-02: one run alone, and each of 4 side by side" in text
+    assert "on X1, torch 2.99.0, 2030-01-02: of one run alone, and of 4 side by side" in text
     assert "| ListOps | T-REINFORCE+, K = 4 | 1.39 | 0.333 | 249 |" in text
     assert "| Graph layout, unrolled | REBAR, temperature learned | 12.3 | 9.00 |  |" in text
 

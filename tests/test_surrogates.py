@@ -153,6 +153,28 @@ def test_perceptron_learns_by_adam_from_the_latest_losses():
         torch.testing.assert_close(surrogate(x), expected.detach(), rtol=1e-9, atol=1e-9)
 
 
+def test_perceptron_learns_alike_under_autocast():
+    x, losses = rows(40, seeded(6))
+    plain, under = fitted("mlp"), fitted("mlp")
+    plain.fit(x, losses, generator=seeded(1))
+    with torch.autocast("cpu", torch.bfloat16):
+        under.fit(x, losses, generator=seeded(1))
+        torch.testing.assert_close(under(x), plain(x), rtol=0, atol=0)
+    torch.testing.assert_close(under.state_dict(), plain.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("change", [torch.nn.Module.half, torch.nn.Module.bfloat16], ids=lambda f: f.__name__)
+def test_perceptron_stays_in_single_precision(change):
+    surrogate = change(fitted("mlp"))
+    assert {t.dtype for t in surrogate.state_dict().values()} == {torch.float32, torch.int64}
+
+
+def test_a_call_without_losses():
+    surrogate = E.MLPSurrogate(5)
+    surrogate.fit(torch.zeros(0, 5), torch.zeros(0))
+    assert surrogate(torch.zeros(2, 5)).isfinite().all()
+
+
 def test_more_losses_than_the_memory_holds():
     surrogate = E.MLPSurrogate(5, memory=6)
     x, losses = rows(15, seeded(6))
@@ -176,6 +198,16 @@ def test_batches_of_different_lengths_have_the_same_entries(structure, kind):
     for lengths in ([2, 3], [3, 4], [2, 2]):
         dist = structure(logits, lengths=torch.tensor(lengths))
         estimator(dist, lambda x: (x == 1).double().flatten(2).sum(-1), generator=seeded(1))
+
+
+@pytest.mark.parametrize("root", [0, 2])
+def test_entries_of_an_arborescence(root):
+    """All but loops and what enters the root, row by row."""
+    surrogate, values = E.MLPSurrogate(9), []
+    estimator = E.SurrogateREINFORCE(surrogate, samples=5, extra=2)
+    estimator(gt.Arborescence(torch.zeros(4, 4), root=root), lambda x: (values.append(x), x.sum((-1, -2)))[1])
+    kept = [4 * i + j for i in range(4) for j in range(4) if i != j != root]
+    torch.testing.assert_close(surrogate.seen[:5], values[0].flatten(1)[:, kept])
 
 
 @pytest.mark.parametrize(("kind", "most"), [("pairwise", 0.3), ("mlp", 0.5)])
@@ -215,6 +247,7 @@ def test_an_outer_optimiser_does_not_move_the_perceptron():
     before = copy.deepcopy(surrogate.net.state_dict())
     torch.optim.SGD(surrogate.parameters(), 1.0).step()
     torch.testing.assert_close(surrogate.net.state_dict(), before, rtol=0, atol=0)
+    assert all(p.grad is None and not p.requires_grad for p in surrogate.parameters())
 
 
 @pytest.mark.parametrize(
@@ -222,6 +255,7 @@ def test_an_outer_optimiser_does_not_move_the_perceptron():
     [
         (lambda: E.PairwiseSurrogate().fit(torch.zeros(2, 200), torch.zeros(2)), "20,101 features"),
         (lambda: E.LinearSurrogate(ridge=0.0), "ridge > 0"),
+        (lambda: E.MLPSurrogate(5, memory=0), "memory must be at least 1, got 0"),
         (lambda: E.PairwiseSurrogate(forget=1.5), "PairwiseSurrogate: needs"),
     ],
 )

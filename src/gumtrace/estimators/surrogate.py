@@ -77,13 +77,16 @@ def _entries(dist: Structure, value: Tensor) -> Tensor:
 
 
 def _edges(dist: Structure) -> Tensor | None:
-    """Entries of an adjacency matrix, flattened, that are not always zero nor said twice; None for other values."""
+    """Entries of an adjacency matrix, flattened, that are not always zero nor said twice; None for other values.
+
+    `nonzero` of a mask would wait for the device.
+    """
     n, device = dist.key_shape[-1], dist.logits.device
+    if isinstance(dist, SpanningTree) and not dist.is_sparse:
+        i, j = torch.triu_indices(n, n, 1, device=device)
+        return i * n + j
     if isinstance(dist, Arborescence):
-        edges, count = ~torch.eye(n, dtype=torch.bool, device=device), (n - 1) ** 2
-        edges[:, dist.root] = False
-    elif isinstance(dist, SpanningTree) and not dist.is_sparse:
-        edges, count = torch.ones(n, n, dtype=torch.bool, device=device).triu(1), n * (n - 1) // 2
-    else:
-        return None
-    return (~edges).flatten().byte().argsort(stable=True)[:count]  # as `nonzero`, which would wait for the device
+        never = torch.eye(n, dtype=torch.bool, device=device)
+        never[:, dist.root] = True
+        return never.flatten().byte().argsort(stable=True)[: (n - 1) ** 2]
+    return None

@@ -5,6 +5,9 @@ All they learn is part of their state: it goes with `state_dict()`, `.to(device)
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+
+from gumtrace.estimators.base import checked_count
 
 _MOST_FEATURES = 8192  # half a gigabyte of normal equations, and seconds to solve them
 _ROWS = 1024  # whose features are written down at a time
@@ -149,7 +152,9 @@ def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
 class MLPSurrogate(nn.Module):
     """A perceptron on the structure and the context, trained by Adam on recent losses.
 
-    It never looks at a value, and its tensors stay where they are: a training step with it can be a CUDA graph.
+    It never looks at a value, and its tensors stay where they are: a training step with it can be a CUDA graph. It
+    computes in float32 or float64, whatever is around it. Each process learns from its own losses: keep it out of
+    `DistributedDataParallel`, which would make its buffers equal everywhere, and not its weights.
 
     Args:
         size: entries of the structure, see `SurrogateREINFORCE`.
@@ -174,7 +179,9 @@ class MLPSurrogate(nn.Module):
             nn.Linear(size + context, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(), nn.Linear(hidden, 1)
         )
         self.requires_grad_(False)  # a training loop's optimiser must not move it
-        self.lr, self.memory, self.steps = lr, memory, steps
+        self.lr = lr
+        self.memory = checked_count("MLPSurrogate", "memory", memory)
+        self.steps = checked_count("MLPSurrogate", "steps", steps)
         self.register_buffer("seen", torch.zeros(memory, size + context))
         self.register_buffer("losses", torch.zeros(memory))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
@@ -185,7 +192,8 @@ class MLPSurrogate(nn.Module):
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         inputs = _with_context(x, context).to(self.centre.dtype)
-        return (self.net(inputs).squeeze(-1) * self.spread + self.centre).to(x.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            return (self.net(inputs).squeeze(-1) * self.spread + self.centre).to(x.dtype)
 
     @torch.no_grad()
     def fit(
@@ -194,11 +202,13 @@ class MLPSurrogate(nn.Module):
         """Take these losses into account from the next call on."""
         inputs = _with_context(x, context).flatten(0, -2).to(self.centre.dtype)
         known = self._remember(inputs[-self.memory :], loss.flatten()[-self.memory :].to(self.centre.dtype))
+        where = self.seen.device if generator is None else generator.device
         for _ in range(self.steps):
-            where = self.seen.device if generator is None else generator.device
             part = torch.rand(_DRAWN, generator=generator, device=where).to(self.seen.device)
-            rows = (part * known).long().clamp(max=self.memory - 1)
-            self._step(self.seen[rows], (self.losses[rows] - self.centre) / self.spread)
+            rows = torch.minimum((part * known).long(), known - 1)  # a product may be rounded up
+            # An autocast would keep the halved weights of the first step for all of them.
+            with torch.autocast(self.seen.device.type, enabled=False):
+                self._step(self.seen[rows], (self.losses[rows] - self.centre) / self.spread)
 
     def _remember(self, inputs: Tensor, losses: Tensor) -> Tensor:
         """How many losses there are now."""
@@ -206,7 +216,7 @@ class MLPSurrogate(nn.Module):
         self.seen.index_copy_(0, place, inputs)
         self.losses.index_copy_(0, place, losses)
         self.count += len(losses)
-        known = self.count.clamp(max=self.memory)
+        known = self.count.clamp(1, self.memory)  # there may be none in an empty batch
         inside = torch.arange(self.memory, device=losses.device) < known
         self.centre.copy_(self.losses.sum() / known)
         far = torch.where(inside, self.losses - self.centre, 0)
@@ -215,20 +225,26 @@ class MLPSurrogate(nn.Module):
 
     def _step(self, inputs: Tensor, targets: Tensor) -> None:
         """One of Adam. Its moments are buffers: they go wherever the surrogate goes."""
-        parameters = list(self.net.parameters())
+        weights = dict(self.net.named_parameters())
         with torch.enable_grad():
-            self.net.requires_grad_(True)
-            error = (self.net(inputs).squeeze(-1) - targets).square().mean()
-            gradient = torch.cat([g.flatten() for g in torch.autograd.grad(error, parameters)])
-        self.net.requires_grad_(False)
+            free = {name: p.detach().requires_grad_() for name, p in weights.items()}
+            error = (functional_call(self.net, free, (inputs,)).squeeze(-1) - targets).square().mean()
+            gradient = torch.cat([g.flatten() for g in torch.autograd.grad(error, list(free.values()))])
         self.taken += 1
         first, second = self.moments
         first.lerp_(gradient, 1 - _BETAS[0])
         second.lerp_(gradient.square(), 1 - _BETAS[1])
         mean, square = (moment / (1 - beta**self.taken) for moment, beta in zip(self.moments, _BETAS, strict=True))
-        change = (self.lr * mean / (square.sqrt() + 1e-8)).split([p.numel() for p in parameters])
-        for p, step in zip(parameters, change, strict=True):
+        change = (self.lr * mean / (square.sqrt() + 1e-8)).split([p.numel() for p in weights.values()])
+        for p, step in zip(weights.values(), change, strict=True):
             p.sub_(step.view_as(p))
+
+    def _apply(self, fn, recurse=True):
+        """Moves with the estimator to its device and dtype; in half precision it would not learn."""
+        super()._apply(fn, recurse)
+        if self.centre.dtype.itemsize < 4:
+            super()._apply(lambda t: t.float() if t.is_floating_point() else t, recurse)
+        return self
 
 
 def _with_context(x: Tensor, context: Tensor | None) -> Tensor:

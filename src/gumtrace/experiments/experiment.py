@@ -1,6 +1,7 @@
 """What the harness asks of an experiment: a model, a loss, and numbers to judge it by."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from threading import Lock
@@ -13,6 +14,8 @@ from gumtrace import estimators
 from gumtrace.estimators import Estimator
 from gumtrace.experiments.config import Config
 from gumtrace.experiments.seeds import mixed
+
+Make = Callable[[], nn.Module]
 
 _SEEDING = Lock()  # torch's own generator is the whole process's
 
@@ -123,8 +126,8 @@ class Experiment(nn.Module, ABC):
         return [{**model, "params": p, "lr": rate} for p, rate in zip(parts, rates, strict=True)] + own
 
 
-def build_estimator(config: Config, critic: nn.Module | None = None, surrogate: nn.Module | None = None) -> Estimator:
-    """The one the config names. `critic` and `surrogate` are the experiment's own, for those that need one.
+def build_estimator(config: Config, critic: Make | None = None, surrogate: Make | None = None) -> Estimator:
+    """The one the config names. `critic` and `surrogate` make the experiment's own, for those that need one.
 
     >>> build_estimator(Config(estimator="GumbelRao", draws=2))
     GumbelRao(samples=1, temperature=1.0, kind=None)
@@ -134,13 +137,13 @@ def build_estimator(config: Config, critic: nn.Module | None = None, surrogate: 
         case "RELAX":
             if critic is None:
                 raise ValueError("RELAX needs a critic, and this experiment has none")
-            return estimators.RELAX(critic, samples)
+            return estimators.RELAX(critic(), samples)
         case "REBAR":
             rebar = estimators.REBAR(samples=samples, temperature=temperature)
             rebar.log_temperature.requires_grad_(config.learn_temperature)
             return rebar
         case "SurrogateREINFORCE":
-            return estimators.SurrogateREINFORCE(surrogate, samples, config.extra)
+            return estimators.SurrogateREINFORCE(surrogate and surrogate(), samples, config.extra)
         case "GumbelRao":
             return estimators.GumbelRao(temperature, samples, draws=config.draws)
         case "StochasticSoftmax" | "StraightThrough":

@@ -7,7 +7,7 @@ import math
 import os
 from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
+from zipfile import BadZipFile, ZipFile
 
 import torch
 
@@ -38,6 +38,8 @@ class RunFolder:
 
     def _claim(self, experiment: str, config: dict[str, Any], machine: dict[str, Any]) -> None:
         known = read_json(self.path / CONFIG)
+        if known is not None and not {"experiment", "config"} <= known.keys():
+            raise _damaged(self.path / CONFIG, "there is no experiment or no config in it")
         if known is None:
             if strange := [p.name for p in self.path.iterdir() if p.name in (METRICS, BEST, STATE, RESULT)]:
                 raise RunFolderError(f"{self.path} holds {', '.join(strange)} but no {CONFIG}: not a run to go on with")
@@ -106,7 +108,7 @@ class RunFolder:
         if self._events is not None:
             self._events.close()
         if self._unused:  # the run was refused: nobody should count it as unfinished
-            (self.path / CONFIG).unlink()
+            (self.path / CONFIG).unlink(missing_ok=True)
         give_back(self._lock)
 
     def _writer(self, iteration: int):
@@ -143,8 +145,13 @@ def save(path: Path, state: dict[str, Any]) -> None:
 def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
     if not path.exists():
         return None
-    if not is_zipfile(path):  # as torch writes them; the list of what is inside comes last
-        raise _damaged(path, "cut off, or not a checkpoint")
+    try:
+        with ZipFile(path) as parts:  # as torch writes them, with checksums
+            harmed = parts.testzip()
+    except BadZipFile:
+        raise _damaged(path, "cut off, or not a checkpoint") from None
+    if harmed is not None:
+        raise _damaged(path, f"a wrong checksum, of {harmed}")
     return torch.load(path, map_location=device, weights_only=True)
 
 
@@ -165,7 +172,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _damaged(path: Path, reason: str) -> RunFolderError:
-    return RunFolderError(f"{path} cannot be read ({reason}): choose another --out, or delete its folder to begin anew")
+    return RunFolderError(f"{path} cannot be read ({reason}): delete its folder, and the run begins anew")
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -81,9 +81,10 @@ def _name_parts(model: nn.Module) -> None:
 
 def _report(profiler: torch.profiler.profile, updates: int, cuda: bool, parts: list[str]) -> str:
     averages, events = profiler.key_averages(), profiler.events() or ()
-    # On CUDA a part is there twice: as the host saw it, and, with no time of the host, as the device did.
+    # On CUDA a part is there twice: as the host saw it, and, with no time of the host, as the device did. So are others
+    # that torch names itself; older versions of it do not say of an event that it is a name.
     on_device = [e for e in events if cuda and e.device_type.name == "CUDA"]
-    kernels = [e for e in on_device if e.key not in (*PARTS, *parts)]
+    kernels = [e for e in on_device if not getattr(e, "is_user_annotation", e.key in (*PARTS, *parts))]
 
     def line(part: str, indent: str) -> str:
         host = sum(e.cpu_time_total for e in averages if e.key == part)

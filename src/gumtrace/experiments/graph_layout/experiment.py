@@ -63,8 +63,8 @@ class GraphLayout(Experiment):
         self.decoder = Decoder(config.nodes, config.hidden)
         self.estimator = build_estimator(
             config,
-            critic=Critic(config.nodes**2, seen, config.critic_hidden),
-            surrogate=MLPSurrogate(config.nodes * (config.nodes - 1) // 2, config.critic_hidden, seen),
+            critic=lambda: Critic(config.nodes**2, seen, config.critic_hidden),
+            surrogate=lambda: MLPSurrogate(config.nodes * (config.nodes - 1) // 2, config.critic_hidden, seen),
         )
 
     def parameter_groups(self) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ class _Item(NamedTuple):
 
 
 def draw(experiment: ListOpsExperiment, path: str | Path, count: int = 4, split: str = "test") -> Path:
-    """Saves a picture of items of a split: the first of each depth, then the second of each, and so on."""
+    """Saves a picture of items of a split, by depth: the first of each depth, then the second of each, and so on."""
     items = _items(experiment, count, split)
     tokens = max(len(item.words) for item in items)
     size = (max(_TOKEN * (tokens + 2), 7.0), _HEIGHT * len(items) + 0.6)

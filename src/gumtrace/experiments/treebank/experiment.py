@@ -90,8 +90,8 @@ class TreebankExperiment(Experiment):
         if config.estimator in LIKELIHOODS:
             self.estimator = Estimator()  # there is nothing to estimate
         else:
-            surrogate = MLPSurrogate((n - 1) ** 2, context=n * n, memory=1024)
-            self.estimator = build_estimator(config, critic=Critic(), surrogate=surrogate)
+            surrogate = partial(MLPSurrogate, (n - 1) ** 2, context=n * n, memory=1024)
+            self.estimator = build_estimator(config, critic=Critic, surrogate=surrogate)
 
     @staticmethod
     def smoke(config: TreebankConfig) -> TreebankConfig:
