@@ -181,12 +181,14 @@ def test_names():
 
 
 def test_standard_deviations_of_gradients(tmp_path):
-    for seed, stds in ((0, (3.0, 1.0, 0.5)), (1, (5.0,))):
-        folder = write_run(tmp_path, seed=seed)
+    """Of RELAX there would be none: whatever has no noise estimates nothing."""
+    for seed, stds in ((0, (3.0, 1.0, 0.5)), (1, (5.0,)), (2, (0.0, 0.0, 0.0))):
+        folder = write_run(tmp_path, seed=seed, estimator="RELAX" if seed == 2 else "TraceREINFORCE")
         result = json.loads((folder / "result.json").read_text())
         found = dict(zip(("beginning", "half-way", "end"), stds, strict=False))
         (folder / "result.json").write_text(json.dumps({**result, "gradient_std": found}))
     (_, table), _ = build(collect([tmp_path]), REPORT, "elbo")
+    assert [row[0].text for row in table.rows if row[1].text == "ours"] == ["T-REINFORCE †"]
     cells = {row[1].text: [cell.text for cell in row[2:]] for row in table.rows if row[0].text.startswith("T-REINF")}
     assert cells == {"paper": ["1.632", "1.441", "0.9924"], "ours": ["4", "1", "0.5"]}
 

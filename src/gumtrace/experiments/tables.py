@@ -85,13 +85,13 @@ def _printed(report: Report, rows: list[_Row]) -> tuple[tuple[str, ...], tuple[t
 
 
 def _gradients(shown: list[Choice]) -> list[Table]:
-    """Standard deviations of the gradient, on average over seeds, if there are any."""
+    """Standard deviations of the gradient, on average over seeds, of those that estimate it."""
     block = shown[0].block
     rows = []
     for choice in shown:
         found = [record.result.get("gradient_std", {}) for record in choice.group.finished if record.result]
-        means = [_mean([stds[moment] for stds in found if moment in stds]) for moment in MOMENTS]
-        if any(means):
+        if any(std for stds in found for std in stds.values()):  # a likelihood has no noise
+            means = [_mean([stds[moment] for stds in found if moment in stds]) for moment in MOMENTS]
             rows.append((title(choice.group.setting), OURS, *means))
     if not rows:
         return []
