@@ -176,7 +176,7 @@ def test_command(tmp_path, capsys):
 
 def test_command_for_one_run(tmp_path, capsys, monkeypatch):
     asked = []
-    monkeypatch.setattr(command, "restore", lambda folder, data: asked.append((folder, data)) or Model())
+    monkeypatch.setattr(command, "restore", lambda folder, data, file: asked.append((folder, data)) or Model())
     words = ["plot", "graph-layout", "--run", str(tmp_path / "seed-0"), "--out", str(tmp_path / "new"), "--count", "2"]
     assert main(words) == 0
     file = tmp_path / "new" / "found.png"
@@ -186,7 +186,7 @@ def test_command_for_one_run(tmp_path, capsys, monkeypatch):
     assert [folder for folder, _ in asked] == [tmp_path / "seed-0"]
     assert main([*words[:2], str(tmp_path), *words[2:]]) == 2
     assert "one command each" in capsys.readouterr().err
-    monkeypatch.setattr(command, "restore", lambda folder, data: SimpleNamespace(name="listops"))
+    monkeypatch.setattr(command, "restore", lambda folder, data, file: SimpleNamespace(name="listops"))
     assert main(words) == 2
     assert "is a run of listops, not of graph-layout" in capsys.readouterr().err
     monkeypatch.undo()

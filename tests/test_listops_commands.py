@@ -87,6 +87,7 @@ def test_others_read_no_files(tmp_path, capsys, monkeypatch):
     few = ["--synthetic-size", "20", "--longest", "8", "--calls", "8", *SHORT]
     assert main(["train", "treebank", "--smoke", *few]) == 0
     (seed,) = tmp_path.glob("runs/treebank/*/seed-0")
+    monkeypatch.setattr(find("treebank"), "load", None)  # said before data are looked for
     for words in (["evaluate", str(seed)], ["plot", "treebank", "--run", str(seed)]):
         capsys.readouterr()
         assert main([*words, "--file", "a.tsv"]) == 2

@@ -52,12 +52,9 @@ def _curves(args: argparse.Namespace) -> list[Path]:
 def _pictures(args: argparse.Namespace) -> list[Path]:
     if args.paths:
         raise RecordError("PATHs are for curves, and --run is for pictures of one run: one command each")
-    experiment = restore(args.folder, data=args.data)
+    experiment = restore(args.folder, data=args.data, file=args.file)
     if experiment.name != args.name:
         raise RecordError(f"{args.folder} is a run of {experiment.name}, not of {args.name}")
-    file = "found.png"
-    if args.file is not None:
-        experiment.read_test(args.file)
-        file = f"found-{args.file.name.partition('.')[0]}.png"
+    file = "found.png" if args.file is None else f"found-{args.file.name.partition('.')[0]}.png"
     args.out.mkdir(parents=True, exist_ok=True)
     return [pictures(args.name).draw(experiment, args.out / file, count=args.count, split=args.split)]

@@ -22,8 +22,13 @@ def restore(
     device: torch.device | str = "cpu",
     data: Path = Path("data"),
     shared: SharedData | None = None,
+    file: Path | None = None,
 ) -> Experiment:
-    """The best model of the run in a folder, with its data; `shared` for several runs."""
+    """The best model of the run in a folder, with its data; `shared` for several runs.
+
+    Args:
+        file: takes the place of the test set, where the experiment reads files.
+    """
     device = torch.device(device)
     about = read_json(path / CONFIG)
     if about is None:
@@ -32,10 +37,14 @@ def restore(
     if best is None:
         raise NeverEvaluated(f"{path} has no {BEST}: it was never evaluated; `gumtrace train` goes on with it")
     experiment = find(about["experiment"])
+    if file is not None and not experiment.reads_files:
+        raise ValueError(f"{experiment.name} reads no files: --file is for listops")
     config = experiment.config_type(**about["config"])
     loaded = (shared or SharedData()).load(experiment, config, data, device)
     model = experiment.build(config, loaded, device)
     model.load_state_dict(best["model"])
+    if file is not None:
+        model.read_test(file)
     return model
 
 
@@ -47,13 +56,8 @@ def evaluate(
     shared: SharedData | None = None,
     file: Path | None = None,
 ) -> dict[str, float]:
-    """Metrics of the best model of a run: for "test", those that the run wrote down when it was done.
-
-    Args:
-        file: takes the place of the test set, where the experiment reads files.
-    """
-    model = restore(path, device, data, shared)
-    if file is not None:
-        model.read_test(file)
+    """Metrics of the best model of a run: for "test", those that the run wrote down when it was done, unless a file
+    takes its place."""
+    model = restore(path, device, data, shared, file)
     with precision(model.config):
         return Run(model, None, Workers(torch.device(device))).evaluate(split)

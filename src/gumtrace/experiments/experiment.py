@@ -49,6 +49,7 @@ class Experiment(nn.Module, ABC):
     config_type: ClassVar[type[Config]]
     better: ClassVar[str]  # the metric, larger is better, that decides which checkpoint is kept
     reported: ClassVar[tuple[str, ...]] = ("test",)  # splits on which the best checkpoint is evaluated in the end
+    reads_files: ClassVar[bool] = False  # in place of the test set
     estimator: Estimator
 
     def __init__(self, config: Config, data: Any):
@@ -78,8 +79,8 @@ class Experiment(nn.Module, ABC):
         """The config with what is tuned asked from `trial`, an Optuna trial."""
 
     def read_test(self, file: Path) -> None:
-        """Take what is in a file for the test set. For experiments whose data have a format of their own."""
-        raise ValueError(f"{self.name} reads no files: --file is for listops")
+        """Take what is in a file for the test set, where `reads_files`: the data have a format of their own."""
+        raise NotImplementedError
 
     @property
     @abstractmethod

@@ -66,6 +66,7 @@ class ListOpsExperiment(Experiment):
     name = "listops"
     config_type = ListOpsConfig
     better = "accuracy"
+    reads_files = True
     reported = ("test", "train")
     config: ListOpsConfig
     data: ListOps
