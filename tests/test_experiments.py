@@ -6,7 +6,7 @@ import json
 import pytest
 import tiny_runs
 import torch
-from tiny_runs import TINY, GraphLayout, cut_off, metrics
+from tiny_runs import TINY, GraphLayout, Killed, cut_off, metrics
 
 from gumtrace.experiments import evaluate, train
 from gumtrace.experiments.config import ESTIMATORS
@@ -87,6 +87,25 @@ def test_the_best_start_goes_on(run, tmp_path, monkeypatch):
     monkeypatch.setattr(GraphLayout, "build", lambda config, data, device, start=0: build(config, data, device, best))
     (alone,) = run("alone", config.replace(starts=1))
     assert rows[-6:] == alone[-6:]  # as if it had been the only one
+
+
+def test_a_run_cut_off_between_starts_goes_on_with_the_next(run, monkeypatch):
+    """Killed while the third is trained: the first two are not trained once more, and the best of all is chosen."""
+    config = TINY.replace(starts=4, start_iterations=4, seed=2)
+    (whole,) = run("whole", config)
+    update, made = Run.update, []
+
+    def killed(self):
+        update(self)
+        made.append(self.iteration)
+        if len(made) == 11:
+            raise Killed
+
+    monkeypatch.setattr(Run, "update", killed)
+    with pytest.raises(Killed):
+        run("parts", config)
+    assert run("parts", config) == [whole]
+    assert made[11:] == [1, 2, 3, 4, 1, 2, 3, 4, *range(5, 13)]  # two starts, and the rest of one
 
 
 def test_a_run_from_before_there_was_a_setting_goes_on(run, tmp_path):

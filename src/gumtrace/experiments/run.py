@@ -54,8 +54,8 @@ class Run:
 
     @property
     def updates(self) -> int:
-        """In all, with those of starts that are given up."""
-        others = 0 if self.starts.done else self.config.starts - 1
+        """In all, with those of starts that are given up, from the one that it is at."""
+        others = 0 if self.starts.done else self.config.starts - 1 - len(self.starts.scores)
         return self.config.iterations + others * self.config.start_iterations
 
     @property
@@ -218,7 +218,8 @@ class Run:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.iteration, self.seconds = state["iteration"], max(self.seconds, state["seconds"])
-        self.best, self.starts.done = state["best"], True
+        self.best = state["best"]
+        self.starts.go_on(state.get("starts"))
         self.load_model(state["model"])
         with self._here():
             for i, p in enumerate(_parameters(self.optimiser)):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Starts:
-    """Of one run, which is trained from each of them in turn. One cut off meanwhile begins with the first again."""
+    """Of one run, which is trained from each of them in turn. One cut off meanwhile goes on with the one it was at."""
 
     def __init__(self, run: "Run"):
         self.run = run
@@ -30,8 +30,15 @@ class Starts:
         self.scores.append(score)
         if len(self.scores) < self.run.config.starts:
             self.run.restart(len(self.scores))
+            self._save({"scores": self.scores, "best": self.best})
         else:
             self._finish()
+
+    def go_on(self, state: dict[str, Any] | None) -> None:
+        """From what was saved: nothing, if one had been chosen."""
+        self.done = state is None
+        if state is not None:
+            self.scores, self.best = state["scores"], state["best"]
 
     def _score(self) -> float:
         """Of one process, for all: they must choose alike."""
@@ -49,4 +56,8 @@ class Starts:
         if run.folder is not None:
             scores = {f"start {number}": score for number, score in enumerate(self.scores)}
             run.folder.log({"iteration": run.iteration, "split": "starts", **scores})
-            run.folder.save_state(run.state_dict())
+        self._save(None)
+
+    def _save(self, starts: dict[str, Any] | None) -> None:
+        if self.run.folder is not None:
+            self.run.folder.save_state({**self.run.state_dict(), "starts": starts})
