@@ -17,8 +17,15 @@ from gumtrace.kernels.cuda import spanning_tree_trace
 from gumtrace.kernels.kinds import Geometry
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-GPU = pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device: Triton's interpreter has no streams and graphs")
 GUARD = 64  # elements on either side of what torch.empty gives
+
+
+def needs_cuda(why):
+    return pytest.mark.skipif(DEVICE != "cuda", reason=f"needs a CUDA device: {why}")
+
+
+LARGE = needs_cuda("one of these sizes takes Triton's interpreter minutes; small ones run in it, in this file")
+RECORDED = needs_cuda("CUDA graphs are recorded by its driver, and Triton's interpreter has none")
 
 
 def subset(d, k):

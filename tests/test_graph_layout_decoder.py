@@ -4,10 +4,10 @@ in updates of every estimator. On a GPU where there is one, else in Triton's int
 import layout_decoders
 import pytest
 import torch
+from both_ways import gradients_both_ways
 from common import seeded
-from kernelcases import DEVICE, GPU
+from kernelcases import DEVICE, RECORDED
 from layout_decoders import EXACT, GRADIENT, HALF, SIZES, VALUE, decoder, error, errors, frames, soft, trees
-from updates import gradients_both_ways
 
 from gumtrace.experiments import find
 from gumtrace.experiments.config import ESTIMATORS
@@ -109,7 +109,7 @@ def test_compiled_as_one_graph(structures):
 
 
 @pytest.mark.gpu
-@GPU
+@RECORDED
 @pytest.mark.parametrize("structures", [trees, soft])
 def test_in_a_cuda_graph(structures):
     made, structure, first = decoder(10, 64), structures(10, 33), torch.rand(33, 10, 2, generator=seeded(1)).to(DEVICE)

@@ -4,7 +4,7 @@ Triton's interpreter on the CPU. Memory that kernels must fill is poisoned with 
 import layout_decoders
 import pytest
 import torch
-from kernelcases import DEVICE, GPU
+from kernelcases import DEVICE, LARGE
 from layout_decoders import (
     EXACT,
     GRADIENT,
@@ -148,7 +148,7 @@ def test_what_is_served():
 
 
 @pytest.mark.gpu
-@GPU
+@LARGE
 @pytest.mark.parametrize("precision", ["highest", "high", "half"])
 @pytest.mark.parametrize(
     ("size", "structures"),

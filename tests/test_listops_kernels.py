@@ -4,11 +4,11 @@ Triton's interpreter on the CPU. Memory that kernels must fill is poisoned, and 
 import kernelcases
 import pytest
 import torch
+from both_ways import gradients_both_ways
 from common import seeded
-from kernelcases import DEVICE, GPU
+from kernelcases import DEVICE, LARGE, RECORDED
 from listops_networks import make, tokens
 from listops_networks import soft as soft_structures
-from updates import gradients_both_ways
 
 from gumtrace.experiments import find
 from gumtrace.experiments.config import DIFFERENTIATE
@@ -260,7 +260,7 @@ def test_what_is_served():
 
 
 @pytest.mark.gpu
-@GPU
+@LARGE
 @pytest.mark.parametrize("precision", ["highest", "high"], indirect=True)
 @pytest.mark.parametrize("size", [(50, 60, 100, 1), (50, 60, 33, 1), (37, 32, 20, 4), (20, 16, 700, 1)])
 def test_larger_sizes(size, precision):
@@ -273,7 +273,7 @@ def test_larger_sizes(size, precision):
 
 
 @pytest.mark.gpu
-@GPU
+@RECORDED
 @pytest.mark.usefixtures("plain_memory")
 def test_in_a_cuda_graph():
     (*given, grad), _ = inputs((50, 60, 33, 1, 0), torch.float32)

@@ -71,7 +71,7 @@ def _name_parts(model: nn.Module) -> None:
     """Let the profiler know when each of the model's parts is called."""
 
     def name_part(name: str, part: nn.Module) -> None:
-        called: list[record_function] = []  # an estimator may be inside itself
+        called: list[record_function] = []  # the last of them ends first
         part.register_forward_pre_hook(lambda *_: called.append(record_function(name).__enter__()))
         part.register_forward_hook(lambda *_: called.pop().__exit__(None, None, None))
 
