@@ -256,6 +256,11 @@ def test_an_outer_optimiser_does_not_move_the_perceptron():
         (lambda: E.PairwiseSurrogate().fit(torch.zeros(2, 200), torch.zeros(2)), "20,101 features"),
         (lambda: E.LinearSurrogate(ridge=0.0), "ridge > 0"),
         (lambda: E.MLPSurrogate(5, memory=0), "memory must be at least 1, got 0"),
+        (lambda: E.MLPSurrogate(5)(torch.zeros(2, 6)), "made for 5 entries and features of the context, got 6 and 0"),
+        (
+            lambda: E.MLPSurrogate(5, context=2).fit(torch.zeros(2, 5), torch.zeros(2)),
+            "made for 7 entries and features of the context, got 5 and 0",
+        ),
         (lambda: E.PairwiseSurrogate(forget=1.5), "PairwiseSurrogate: needs"),
     ],
 )

@@ -191,7 +191,7 @@ class MLPSurrogate(nn.Module):
         self.register_buffer("taken", torch.zeros(()))
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        inputs = _with_context(x, context).to(self.centre.dtype)
+        inputs = self._inputs(x, context)
         with torch.autocast(x.device.type, enabled=False):
             return (self.net(inputs).squeeze(-1) * self.spread + self.centre).to(x.dtype)
 
@@ -200,7 +200,7 @@ class MLPSurrogate(nn.Module):
         self, x: Tensor, loss: Tensor, context: Tensor | None = None, generator: torch.Generator | None = None
     ) -> None:
         """Take these losses into account from the next call on."""
-        inputs = _with_context(x, context).flatten(0, -2).to(self.centre.dtype)
+        inputs = self._inputs(x, context).flatten(0, -2)
         known = self._remember(inputs[-self.memory :], loss.flatten()[-self.memory :].to(self.centre.dtype))
         where = self.seen.device if generator is None else generator.device
         for _ in range(self.steps):
@@ -209,6 +209,14 @@ class MLPSurrogate(nn.Module):
             # An autocast would keep the halved weights of the first step for all of them.
             with torch.autocast(self.seen.device.type, enabled=False):
                 self._step(self.seen[rows], (self.losses[rows] - self.centre) / self.spread)
+
+    def _inputs(self, x: Tensor, context: Tensor | None) -> Tensor:
+        """(*S, entries and context)."""
+        inputs, size = _with_context(x, context), self.seen.shape[-1]
+        if inputs.shape[-1] != size:
+            given = f"{x.shape[-1]} and {0 if context is None else context.shape[-1]}"
+            raise ValueError(f"MLPSurrogate: is made for {size} entries and features of the context, got {given}")
+        return inputs.to(self.centre.dtype)
 
     def _remember(self, inputs: Tensor, losses: Tensor) -> Tensor:
         """How many losses there are now."""
