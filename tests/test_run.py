@@ -7,10 +7,10 @@ import pytest
 import tiny_runs
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tiny_runs import TINY, GraphLayout, Killed, metrics
+from tiny_runs import TINY, GraphLayout, Killed, metrics, stop_early
 
 from gumtrace.experiments import evaluate
-from gumtrace.experiments.folder import RunFolder, load, read_json
+from gumtrace.experiments.folder import RunFolder, RunFolderError, load, read_json
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.run import Run
 
@@ -66,6 +66,18 @@ def test_the_best_model_is_tested_and_not_the_last(run, tmp_path, data):
     assert result["iteration"] == 8
     assert result["valid"]["elbo"] == valid[8]
     assert result["test"] == evaluate(folder, "test", data=data)
+
+
+def test_a_run_without_its_best_model_does_not_go_on(run, tmp_path):
+    """To find out only at the end would cost hours."""
+    stop_early(run, TINY)
+    best = tmp_path / "parts" / "seed-0" / "best.pt"
+    kept = best.read_bytes()
+    best.unlink()
+    with pytest.raises(RunFolderError, match=r"best\.pt is gone"):
+        run("parts")
+    best.write_bytes(kept)
+    run("parts")
 
 
 class Harmful:

@@ -35,7 +35,9 @@ def restore(
         raise RunFolderError(f"{path} holds no run: there is no {CONFIG}")
     best = load(path / BEST, device)
     if best is None:
-        raise NeverEvaluated(f"{path} has no {BEST}: it was never evaluated; `gumtrace train` goes on with it")
+        raise NeverEvaluated(
+            f"{path} has no {BEST}: not evaluated yet (`gumtrace train` goes on with it), or taken away"
+        )
     experiment = find(about["experiment"])
     if file is not None and not experiment.reads_files:
         raise ValueError(f"{experiment.name} reads no files: --file is for listops")

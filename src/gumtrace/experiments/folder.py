@@ -80,6 +80,10 @@ class RunFolder:
     def go_on_from(self, state: dict[str, Any] | None) -> None:
         """Forget what came after a state: it comes again, and on some devices not quite the same."""
         self._settle(state)
+        if state and state["best"] and not (self.path / BEST).exists():
+            raise RunFolderError(
+                f"{self.path / BEST} is gone, and the run cannot end without it: bring it back, or delete its folder"
+            )
         kept = read_metrics(self.path / METRICS)[: state["rows"] if state else 0]
         if (self.path / METRICS).exists():
             write(self.path / METRICS, "".join(json.dumps(row) + "\n" for row in kept).encode())
