@@ -1,6 +1,7 @@
 """Without checks nobody looks at values: that would wait for a GPU. Shapes are checked, and what is out of range is
 clamped."""
 
+import functools
 import warnings
 from contextlib import contextmanager
 
@@ -63,11 +64,11 @@ def of_value(make):
 
 
 def learned(make, entries):
-    """One estimate by a perceptron that learns from it."""
+    """Estimates by a perceptron that learns from them."""
+    made = functools.cache(lambda device: gt.estimators.MLPSurrogate(entries).to(device))  # to move one there waits
 
     def step(x, *_):
-        surrogate = gt.estimators.MLPSurrogate(entries).to(x.device)
-        estimator = gt.estimators.SurrogateREINFORCE(surrogate, samples=2, extra=3)
+        estimator = gt.estimators.SurrogateREINFORCE(made(x.device), samples=2, extra=3)
         return estimator(make(x), lambda value: value[..., 0, :].sum(-1)).sum()
 
     return step
