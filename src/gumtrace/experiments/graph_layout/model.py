@@ -184,11 +184,27 @@ class _MLP(nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(inputs, hidden)
         self.fc2 = nn.Linear(hidden, hidden)
-        self.norm = nn.BatchNorm1d(hidden)
+        self.norm = _BatchNorm(hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.elu(self.fc2(F.elu(x)))
         return self.norm(x.flatten(0, 1)).view_as(x)
+
+
+class _BatchNorm(nn.BatchNorm1d):
+    """With running variances that are not less than a small part of their mean.
+
+    A channel may be constant in batch after batch and yet differ for one graph in thousands. Its running variance is
+    next to nothing then, and that graph would have logits of -1e5, and a KL divergence of e^1e5.
+    """
+
+    LEAST = 1e-5
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.training or self.running_var is None:
+            return super().forward(input)
+        variance = self.running_var.clamp_min(self.LEAST * self.running_var.mean())
+        return F.batch_norm(input, self.running_mean, variance, self.weight, self.bias, eps=self.eps)
 
 
 class _Layers(NamedTuple):
