@@ -6,6 +6,10 @@ import pytest
 import torch
 from torch.distributions import Distribution
 
+# Before any kernel is imported, by a doctest say: Triton asks when it meets one whether it is to be interpreted.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 
 @pytest.fixture(scope="session")
 def draws():

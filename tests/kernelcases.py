@@ -1,14 +1,10 @@
 """For tests of the Triton kernels against their CPU twins: small geometries of every kind, log-rates, noise, and memory
-that tells who did not write it. On a GPU where there is one, else in Triton's interpreter on the CPU."""
-
-import os
+that tells who did not write it. On a GPU where there is one, else in Triton's interpreter (conftest.py) on the CPU."""
 
 import pytest
 import torch
 from common import seeded
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="needs triton: it comes with CUDA builds of torch, or pip install triton")
 
 from gumtrace.kernels import kinds

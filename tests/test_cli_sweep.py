@@ -1,6 +1,7 @@
 """`gumtrace sweep`: what it prints, and what it refuses."""
 
 import shlex
+import sys
 from pathlib import Path
 
 import optuna
@@ -79,7 +80,8 @@ def test_an_interrupted_command(tmp_path, capsys):
     [
         (["--goal", "3"], "holds another sweep"),
         (["--trials", "0"], "trials must be at least 1"),
-        (["--jobs", "0"], "number must be at least 1"),
+        (["--jobs", "0"], "--jobs must be at least 1"),
+        (["--slurm-hours", "0"], "--slurm-hours must be at least 1"),
         (["--cluster", "slurm"], "slurm"),
         (["--cluster", "slurm", "--device", "nowhere"], "slurm"),  # whose machines may have it
         (["--device", "nowhere"], "device 'nowhere' cannot be used"),
@@ -95,4 +97,23 @@ def test_what_the_command_refuses(tmp_path, capsys, options, message):
     said = capsys.readouterr().err
     assert said.startswith("gumtrace sweep: ")
     assert message in said
+    assert len(said.splitlines()) == 1
     assert "secret" not in said
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "package"),
+    [
+        ("postgresql+psycopg2", "psycopg2", "psycopg2-binary"),
+        ("postgresql+psycopg", "psycopg", "psycopg[binary]"),
+        ("mysql+pymysql", "pymysql", "pymysql"),
+        ("mysql", "MySQLdb", "mysqlclient"),
+    ],
+)
+def test_a_driver_that_is_missing_is_named(tmp_path, capsys, monkeypatch, url, module, package):
+    """As pip knows it. Which one a bare postgresql:// takes depends on the version of SQLAlchemy."""
+    monkeypatch.setitem(sys.modules, module, None)
+    options = ["--out", str(tmp_path / "sweep"), "--storage", f"{url}://me:secret@nowhere/x"]
+    assert main(["sweep", "quadratic", *options]) == 2
+    why = f"its driver is not installed: pip install '{package}'"
+    assert capsys.readouterr().err == f"gumtrace sweep: cannot open the study in the database: {why}\n"

@@ -4,6 +4,7 @@ import json
 import math
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 from made_up_runs import MACHINE, write_run
@@ -37,7 +38,8 @@ averaged.
 
 † unbiased gradients. Mean ± standard deviation over seeds, and the best seed, on test. Checkpoints are chosen by ELBO \
 on validation, and so is the setting that is shown: the best mean of those that were run with at least half as many \
-seeds as any other. Ours: NVIDIA H200, torch 2.13.0, 2026-11-16.
+seeds as any other. Settings: ours that were run in full, the paper's of its search. Ours: \
+NVIDIA H200, torch 2.13.0, 2026-11-16.
 """
 COMMANDS = """
 Our rows again:
@@ -199,7 +201,7 @@ def test_machines(tmp_path):
         write_run(tmp_path, seed=seed, machine=machine)
     write_run(tmp_path, seed=3, machine={"odd": 1})
     notes = build(collect([tmp_path]), REPORT, "elbo")[1]
-    assert notes[1:] == [
+    assert notes[2:] == [
         "Ours: an EPYC, torch 2.13.0, 2026-11-16 to 2026-11-19.",
         "Ours: unknown device, torch unknown.",
     ]
@@ -300,6 +302,32 @@ def test_command_finds_runs(tmp_path, capsys, monkeypatch):
     write_run(tmp_path / "results" / "graph-layout", test=-222.0)
     assert main(["table", "graph-layout"]) == 0
     assert "−222.00" in capsys.readouterr().out
+
+
+def test_command_says_which_runs_it_leaves_out(tmp_path, capsys, monkeypatch):
+    """One of the same config with other results is another, and one that was recorded is not."""
+    monkeypatch.chdir(tmp_path)
+    own, recorded = Path("runs/graph-layout"), Path("results/graph-layout")
+    write_run(own, test=-111.0)
+    assert main(["table", "graph-layout", "--save", str(recorded / "own.jsonl")]) == 0
+    capsys.readouterr()
+    assert main(["table", "graph-layout"]) == 0
+    assert capsys.readouterr().err == ""
+    (recorded / "own.jsonl").unlink()
+    write_run(recorded, test=-222.0)
+    write_run(own / "other", experiment="listops")
+    for command in (["table"], ["plot", "--out", "plots"]):
+        assert main([*command, "graph-layout"]) == 0
+        said = "from results/graph-layout; runs/graph-layout has 1 run that is not shown: give it as PATH\n"
+        assert capsys.readouterr().err == said
+    write_run(own, seed=1)
+    assert main(["table", "graph-layout"]) == 0
+    assert "has 2 runs that are not shown" in capsys.readouterr().err
+    assert main(["table", "graph-layout", str(own)]) == 0
+    assert capsys.readouterr().err == ""
+    (own / "seed-1" / "result.json").write_text("{")
+    assert main(["table", "graph-layout"]) == 0
+    assert "runs/graph-layout is not shown, and cannot be read: " in capsys.readouterr().err
 
 
 def test_command_refuses(tmp_path, capsys):

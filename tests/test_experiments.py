@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import re
+import sys
 
 import pytest
 import tiny_runs
@@ -10,7 +12,7 @@ from tiny_runs import TINY, GraphLayout, Killed, cut_off, metrics
 
 from gumtrace.experiments import evaluate, train
 from gumtrace.experiments.config import ESTIMATORS
-from gumtrace.experiments.folder import RunFolderError, read_json
+from gumtrace.experiments.folder import read_json
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.run import Run
 
@@ -160,10 +162,12 @@ def test_a_score_that_is_no_number_is_never_the_best(run, tmp_path, monkeypatch)
     assert result["valid"]["elbo"] == max(valid.values())
 
 
-def test_a_run_that_diverges_says_so(run, monkeypatch):
+def test_a_run_that_diverges_says_so(run, tmp_path, monkeypatch):
     monkeypatch.setattr(GraphLayout, "evaluate", lambda *args: {"elbo": float("nan")})
-    with pytest.raises(RunFolderError, match="elbo was never a finite number"):
-        run("a")
+    run("a")
+    result = read_json(tmp_path / "a" / "seed-0" / "result.json")
+    assert result["diverged"] == "from the beginning: elbo was never a finite number"
+    assert result["test"] == {}
 
 
 def test_a_finished_run_is_left_alone(run, tmp_path, monkeypatch):
@@ -185,3 +189,27 @@ def test_a_log_without_a_terminal_has_a_line_for_each_evaluation(tmp_path, data,
     train(GraphLayout, TINY, tmp_path, data=data)
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == [f"seed 0, {i} of 12" for i in (4, 8, 12)]
+    valid = [row["elbo"] for row in metrics(tmp_path / "seed-0") if row["split"] == "valid"]
+    for i, line in enumerate(lines):
+        assert f": elbo {valid[i]:.5g}, best {max(valid[: i + 1]):.5g}; " in line
+        assert re.search(r"; [\d.e+]+ it/s, \d:\d\d:\d\d left$", line)
+
+
+def test_a_log_has_a_line_for_each_start(tmp_path, data, capsys):
+    train(GraphLayout, TINY.replace(starts=3, start_iterations=4), tmp_path, data=data)
+    lines = capsys.readouterr().out.splitlines()
+    (scores,) = [row for row in metrics(tmp_path / "seed-0") if row["split"] == "starts"]
+    assert [line.partition(";")[0] for line in lines[:3]] == [
+        f"seed 0, start {i + 1} of 3: elbo {scores[f'start {i}']:.5g}" for i in range(3)
+    ]
+
+
+def test_a_log_is_written_at_once(tmp_path, data, monkeypatch):
+    """And not when eight kilobytes have come together, or never, if the process is killed."""
+    log = (tmp_path / "log").open("w")
+    seen = []
+    monkeypatch.setattr(sys, "stdout", log)
+    train(GraphLayout, TINY, tmp_path, data=data, watch=lambda run: seen.append((tmp_path / "log").read_text()))
+    monkeypatch.undo()
+    log.close()
+    assert [text.count("\n") for text in seen] == [0, 1, 2]

@@ -1,6 +1,11 @@
 """The decoder with its kernels against the same in plain torch, in float64: over steps, differentiated, compiled, and
 in updates of every estimator. On a GPU where there is one, else in Triton's interpreter on the CPU."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import layout_decoders
 import pytest
 import torch
@@ -148,3 +153,14 @@ def test_the_gradients_of_an_update(estimator, learn, training, data, monkeypatc
     *grads, calls = gradients_both_ways(GraphLayout, config, data, messages, "sum_messages", DEVICE, monkeypatch)
     assert error(*(torch.cat([found[name].flatten() for name in found]) for found in grads)) < 1e-4
     assert bool(calls) == (estimator != "REBAR" or not learn)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(DEVICE == "cuda", reason="nothing is interpreted where there is a GPU")
+def test_kernels_are_interpreted_whatever_is_collected_first():
+    """Doctests import them before the tests do."""
+    first, one = str(Path(messages.__file__).parent), "is_that_of_torch and trees-False"
+    fresh = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", first, __file__, "-k", one]
+    run = subprocess.run(command, capture_output=True, text=True, env=fresh, cwd=Path(__file__).parents[1], timeout=300)
+    assert run.returncode == 0, run.stdout

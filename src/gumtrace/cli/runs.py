@@ -1,10 +1,11 @@
 """Where commands that report runs find them."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from gumtrace.experiments import NAMES
-from gumtrace.experiments.records import Record, RecordError, collect
+from gumtrace.experiments.records import Record, RecordError, canonical, collect
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,4 +30,20 @@ def read(args: argparse.Namespace) -> list[Record]:
             f"no run of {args.name} in {', '.join(map(str, paths))}; to train some: "
             f"gumtrace train {args.name} --seeds 0-9 (see gumtrace train {args.name} --help)"
         )
+    if paths == [recorded] and not args.paths:
+        _say_what_is_hidden(records, args.name, recorded, trained)
     return records
+
+
+def _say_what_is_hidden(shown: list[Record], name: str, recorded: Path, trained: Path) -> None:
+    """Own runs that recorded ones hide. One that was itself recorded is shown, and one of the same config is not."""
+    try:
+        own = collect([trained]) if trained.exists() else []
+    except RecordError as error:  # nobody asked for them
+        print(f"from {recorded}; {trained} is not shown, and cannot be read: {error}", file=sys.stderr)
+        return
+    known = {(record.key, canonical(record.result or {})) for record in shown}
+    own = [record for record in own if record.experiment == name]
+    if hidden := sum((record.key, canonical(record.result or {})) not in known for record in own):
+        has = "1 run that is" if hidden == 1 else f"{hidden} runs that are"
+        print(f"from {recorded}; {trained} has {has} not shown: give it as PATH", file=sys.stderr)

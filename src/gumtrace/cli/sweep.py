@@ -29,6 +29,7 @@ class Options:
     """Folder of the study and of its trials; a sweep that was cut off goes on. Default: runs/sweep-NAME/..."""
     storage: str = ""
     """The journal file of the study, or the URL of a PostgreSQL or MySQL database that many machines share.
+    Drivers to install: psycopg2-binary for postgresql+psycopg2://, pymysql for mysql+pymysql://.
     Default: a file in --out."""
     cluster: Literal["local", "slurm"] = "local"
     slurm_partition: str = ""

@@ -48,11 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: done; 2: it cannot be run as asked."""
+    """0: done; 1: a run diverged; 2: it cannot be run as asked."""
     try:
         config, options = parse(args.name, args.options)
         if options.seeds and any(option.partition("=")[0] == "--seed" for option in args.options):
             raise ValueError("--seed is for one run and --seeds for several: say one of them")
+        if options.profile and (unused := [name for name in ("seeds", "graph") if getattr(options, name)]):
+            raise ValueError(f"--profile looks at one run without a graph: it takes no --{' and no --'.join(unused)}")
         if problem := device_problem(options.device):
             raise ValueError(problem)
         return _profile(args.name, config, options) if options.profile else _train(args.name, config, options)
@@ -64,21 +66,25 @@ def run(args: argparse.Namespace) -> int:
 
 def _train(name: str, config: Any, options: Options) -> int:
     out = options.out or Path("runs") / name / label(config)
+    seeds = read_seeds(options.seeds) or [config.seed]
     results = train(
         find(name),
         config,
         out,
-        seeds=read_seeds(options.seeds) or None,
+        seeds=seeds,
         device=options.device,
         data=options.data,
         compile=options.compile,
         graph=options.graph,
     )
-    for result in results:  # none in processes that only help
-        print("  ".join(f"{metric} {value:.5g}" for metric, value in result["test"].items()))
+    for seed, result in zip(seeds, results, strict=False):  # there are none in processes that only help
+        if result["test"]:
+            print(f"seed {seed}:", "  ".join(f"{metric} {value:.5g}" for metric, value in result["test"].items()))
+        if "diverged" in result:
+            print(f"gumtrace train: seed {seed} diverged {result['diverged']}", file=sys.stderr)
     if results:
         print(f"runs in {out}")
-    return 0
+    return int(any("diverged" in result for result in results))
 
 
 def _profile(name: str, config: Any, options: Options) -> int:

@@ -1,9 +1,10 @@
 """What the harness asks of an experiment: a model, a loss, and numbers to judge it by."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
+from textwrap import shorten
 from threading import Lock
 from typing import Any, ClassVar, Self
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from gumtrace import estimators
 from gumtrace.estimators import Estimator
 from gumtrace.experiments.config import Config
+from gumtrace.experiments.errors import OtherWeights
 from gumtrace.experiments.seeds import mixed
 
 Make = Callable[[], nn.Module]
@@ -98,6 +100,14 @@ class Experiment(nn.Module, ABC):
     @abstractmethod
     def gradient_std(self, index: Tensor, generator: torch.Generator) -> float:
         """Standard deviation of the estimator's gradient to the logits of these items, on average over the entries."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
+        """Weights that do not fit are refused in one line; torch lists all of them."""
+        try:
+            return super().load_state_dict(state_dict, strict, assign)
+        except RuntimeError as error:
+            reason = " ".join(str(error).splitlines()[1:]) or str(error)  # the first line is a heading
+            raise OtherWeights(shorten(reason, 200, placeholder=" ...").rstrip(".")) from error
 
     def compile_parts(self) -> None:
         """By torch.compile, all but the estimator: it has the objective in its middle, and may look at gradients."""

@@ -6,20 +6,21 @@ import json
 import math
 import os
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 import torch
 
+from gumtrace.experiments.errors import RunFolderError
 from gumtrace.experiments.locks import give_back, take
 from gumtrace.experiments.registry import completed
 
 CONFIG, METRICS, BEST, STATE, RESULT = "config.json", "metrics.jsonl", "best.pt", "state.pt", "result.json"
 NEXT = "next-best.pt"  # until the state knows of it
-
-
-class RunFolderError(Exception):
-    """The folder cannot be used for this run; the message says why and what to do."""
+FORMAT = 1  # of checkpoints; those that do not say are of the first
+_BEST = {"iteration", "valid", "model"}
+_HELD = {STATE: {"iteration", "rows", "seconds", "best", "model", "optimiser"}, BEST: _BEST, NEXT: _BEST}
 
 
 class RunFolder:
@@ -38,7 +39,7 @@ class RunFolder:
 
     def _claim(self, experiment: str, config: dict[str, Any], machine: dict[str, Any]) -> None:
         known = read_json(self.path / CONFIG)
-        if known is not None and not {"experiment", "config"} <= known.keys():
+        if known is not None and not (isinstance(known.get("config"), dict) and "experiment" in known):
             raise _damaged(self.path / CONFIG, "there is no experiment or no config in it")
         if known is None:
             if strange := [p.name for p in self.path.iterdir() if p.name in (METRICS, BEST, STATE, RESULT)]:
@@ -69,10 +70,10 @@ class RunFolder:
 
     def offer_best(self, state: dict[str, Any]) -> None:
         """A model that is the best as soon as the next state is saved."""
-        save(self.path / NEXT, state)
+        save(self.path / NEXT, {"format": FORMAT, **state})
 
     def save_state(self, state: dict[str, Any]) -> None:
-        save(self.path / STATE, state)
+        save(self.path / STATE, {"format": FORMAT, **state})
         self._settle(state)
         if self._events is not None:
             self._events.flush()
@@ -147,16 +148,33 @@ def save(path: Path, state: dict[str, Any]) -> None:
 
 
 def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+    """A checkpoint, None if there is none. Nothing in the file is run; one of another version is refused."""
     if not path.exists():
         return None
     try:
         with ZipFile(path) as parts:  # as torch writes them, with checksums
-            harmed = parts.testzip()
+            harmed, names = parts.testzip(), parts.namelist()
     except BadZipFile:
         raise _damaged(path, "cut off, or not a checkpoint") from None
     if harmed is not None:
         raise _damaged(path, f"a wrong checksum, of {harmed}")
-    return torch.load(path, map_location=device, weights_only=True)
+    if not any(name.endswith("data.pkl") for name in names):
+        raise other_version(path, "it is no file of torch.save")
+    try:
+        found = torch.load(path, map_location=device, weights_only=True)
+    except UnpicklingError:  # it advises to read the file all the same, which may run anything
+        raise other_version(path, "it holds more than tensors and plain values") from None
+    return _checked(path, found)
+
+
+def _checked(path: Path, found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise other_version(path, f"it holds a {type(found).__name__}")
+    if (written := found.get("format", FORMAT)) != FORMAT:
+        raise other_version(path, f"its format is {written!r}, and here it is {FORMAT}")
+    if missing := sorted(_HELD.get(path.name, set()) - found.keys()):
+        raise other_version(path, f"there is no {', no '.join(missing)} in it")
+    return found
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -170,13 +188,23 @@ def _written(value: Any) -> Any:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     try:
-        return json.loads(path.read_text()) if path.exists() else None
+        found = json.loads(path.read_text()) if path.exists() else None
     except ValueError as error:
         raise _damaged(path, str(error)) from None
+    if found is not None and not isinstance(found, dict):
+        raise _damaged(path, "it is no JSON object")
+    return found
 
 
 def _damaged(path: Path, reason: str) -> RunFolderError:
     return RunFolderError(f"{path} cannot be read ({reason}): delete its folder, and the run begins anew")
+
+
+def other_version(path: Path, reason: str) -> RunFolderError:
+    return RunFolderError(
+        f"{path} is of another version of gumtrace, or not of gumtrace ({reason}): use the version that wrote it, or "
+        "delete its folder and train anew"
+    )
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -53,6 +53,8 @@ def _profile(
         _name_parts(model)
     run = Run(model, None, workers)
     cuda = workers.device.type == "cuda"
+    if trace is not None:
+        trace.open("ab").close()  # where that is refused, before the updates and not after them
     for _ in range(WARM_UP):
         run.update()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]

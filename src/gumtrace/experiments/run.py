@@ -19,6 +19,7 @@ from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.recording import Recording
 from gumtrace.experiments.seeds import mixed
 from gumtrace.experiments.starts import Starts
+from gumtrace.structures.checks import NotFinite
 
 WARM_UP = 3  # updates before a graph is recorded: libraries start up, and kernels are compiled
 FORWARD, BACKWARD, OPTIMISER = "forward", "backward", "optimiser"  # parts of an update, for the profiler
@@ -44,13 +45,14 @@ class Run:
         self.iteration, self.seconds, self._clock = 0, 0.0, time.perf_counter()
         self.best: dict[str, Any] | None = None
         self.valid: dict[str, float] = {}  # the latest
+        self.diverged = ""  # why it did not go on, if so
         self._order, self._epoch = self.index, -1
         self.starts = Starts(self)
         self._recording = self._record() if graph else None
 
     @property
     def finished(self) -> bool:
-        return self.iteration >= self.config.iterations
+        return bool(self.diverged) or self.iteration >= self.config.iterations
 
     @property
     def updates(self) -> int:
@@ -77,14 +79,27 @@ class Run:
     def advance(self) -> bool:
         """One update, and an evaluation with a checkpoint when it is time: says whether it was."""
         due = self.due
-        with self._here():
-            if self.iteration == 0 and not self.starts.scores:
-                self._log_gradient("beginning")
-            self.update()
-            if due:
-                self.check()
-            self.starts.after_update()
+        try:
+            with self._here():
+                if self.iteration == 0 and not self.starts.scores:
+                    self._log_gradient("beginning")
+                self.update()
+                if due:
+                    self.check()
+                self.starts.after_update()
+        except NotFinite as error:
+            if self.workers.world > 1:  # where others wait for this one, all have to end
+                raise
+            self._give_up(error)
+            return False
         return due
+
+    def _give_up(self, error: NotFinite) -> None:
+        """This start if there are others, or the run: seeds beside it go on."""
+        if self.starts.done:
+            self.diverged = f"at iteration {self.iteration}: {error}"
+        else:
+            self.starts.give_up()
 
     def update(self) -> None:
         with self._here():

@@ -23,7 +23,13 @@ class Starts:
     def after_update(self) -> None:
         if self.done or self.run.iteration < self.run.config.start_iterations:
             return
-        score = self._score()
+        self._end(self._score())
+
+    def give_up(self) -> None:
+        """The one that it is at, which diverged."""
+        self._end(-torch.inf)
+
+    def _end(self, score: float) -> None:
         self.run.totals()  # the next one begins anew
         if score > max(self.scores, default=-torch.inf):
             self.best = tree_map(lambda x: x.clone() if torch.is_tensor(x) else x, self.run.state_dict())
@@ -46,11 +52,11 @@ class Starts:
         score = run.evaluate("valid")[run.experiment.better] if run.workers.first else 0.0
         shared = torch.tensor(score, dtype=torch.float64, device=run.device)
         run.workers.sum([shared])
-        return shared.item()
+        return -torch.inf if shared.isnan() else shared.item()
 
     def _finish(self) -> None:
         run, self.done = self.run, True
-        if self.best is not None:  # there is none if all are nan
+        if self.best is not None:  # there is none if all diverged
             run.load_state_dict(self.best)
             self.best = None
         if run.folder is not None:

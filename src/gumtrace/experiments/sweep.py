@@ -27,6 +27,12 @@ SWEEP, JOURNAL = "sweep.json", "study.journal"
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 HEARTBEAT, GRACE = 60, 180  # seconds: how often a trial says to a database that it runs, and when it is given up
 RETRIES = 3  # of a trial whose workers end in it
+DRIVERS = {  # packages of the modules that SQLAlchemy imports for a database; others are named as their modules
+    "psycopg": "psycopg[binary]",
+    "psycopg2": "psycopg2-binary",
+    "MySQLdb": "mysqlclient",
+    "mysql": "mysql-connector-python",
+}
 RETRY_OF = "retry_of"  # attribute of a trial: the number of the one before
 
 
@@ -119,11 +125,20 @@ def open_study(sweep: Sweep, worker: int = 0) -> Study:
         )
     except (ImportError, OSError, SQLAlchemyError) as error:
         where = "the database" if sweep.on_database else sweep.journal  # an URL may hold a password
-        raise SweepError(f"cannot open the study in {where}: {error}") from error
+        raise SweepError(f"cannot open the study in {where}: {_reason(error)}") from error
     # A sampler begins anew with each process: from its seed alone it would repeat what is in the study already.
     seed = None if sweep.seed is None else mixed(sweep.seed, worker, count(study)) % 2**32
     study.sampler = TPESampler(seed=seed, constant_liar=True)
     return study
+
+
+def _reason(error: Exception) -> str:
+    """In one line. Optuna does not say which driver it did not find; what that raised does."""
+    missing = error.__cause__
+    if isinstance(missing, ModuleNotFoundError) and missing.name:
+        module = missing.name.partition(".")[0]
+        return f"its driver is not installed: pip install '{DRIVERS.get(module, module)}'"
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _storage(sweep: Sweep) -> optuna.storages.BaseStorage:

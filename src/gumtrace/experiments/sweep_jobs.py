@@ -37,9 +37,9 @@ class Jobs:
     """More for sbatch."""
 
     def __post_init__(self):
-        for name in ("number", "hours", "cpus"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for option, value in (("--jobs", self.number), ("--slurm-hours", self.hours), ("--slurm-cpus", self.cpus)):
+            if value < 1:
+                raise ValueError(f"{option} must be at least 1, got {value}")
 
 
 @dataclass(frozen=True)

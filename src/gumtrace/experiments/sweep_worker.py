@@ -150,7 +150,9 @@ class Worker:
             progress=False,
             watch=watch,
         )
-        return _finite(result["valid"][better], better)
+        if "diverged" in result:  # late, perhaps: what is best may be next to it
+            raise Diverged(result["diverged"])
+        return result["valid"][better]
 
     def _stop_if_all_fail(self) -> None:
         """Failed trials do not count: without this, a sweep in which none can work would never end."""

@@ -13,6 +13,10 @@ from gumtrace.experiments.reporting import UNBIASED, Block, Column, PaperRow, Re
 
 OURS = "ours"
 MOMENTS = ("beginning", "half-way", "end")  # of training
+UNLIKE = (
+    "Compare ours with ours: they are of one batch, to the logits of one item at a time, of the model as it is then. "
+    "The paper's are of its best model, on average over the training set."
+)
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,8 @@ def _gradients(shown: list[Choice]) -> list[Table]:
     paper = [(marked(n, family(n)), block.source, *(f"{x:.4g}" for x in s)) for n, s in block.gradient_std.items()]
     head = ("estimator", "by", *MOMENTS)
     cells = tuple(tuple(Cell(text) for text in row) for row in paper + rows)
-    return [Table(f"Standard deviation of the gradient to a logit, {block.title}", head, cells, ())]
+    notes = (UNLIKE,) if paper else ()
+    return [Table(f"Standard deviation of the gradient to a logit, {block.title}", head, cells, notes)]
 
 
 def _mean(values: list[float]) -> str:
@@ -154,6 +159,11 @@ def _notes(shown: list[Choice], report: Report, better: str) -> list[str]:
         f"{UNBIASED} unbiased gradients. Mean ± standard deviation over seeds, and the best seed, on test. Checkpoints "
         f"are chosen by {decides} on validation, and so is the setting that is shown: the best mean of those that were "
         "run with at least half as many seeds as any other.",
+        *(
+            ["Settings: ours that were run in full, the paper's of its search."]
+            if any(c.block.paper for c in shown)
+            else []
+        ),
         *_machines([record for choice in shown for record in choice.group.finished]),
     ]
 

@@ -1,8 +1,10 @@
 """Train: one run a seed, side by side on one device, each in its own folder."""
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import torch
 
 from gumtrace.benchmark.records import machine
 from gumtrace.experiments.config import Config
+from gumtrace.experiments.errors import OtherWeights
 from gumtrace.experiments.experiment import Experiment
-from gumtrace.experiments.folder import METRICS, RESULT, STATE, RunFolder, RunFolderError, load, read_json, read_metrics
+from gumtrace.experiments.folder import METRICS, RESULT, STATE, RunFolder, load, other_version, read_json, read_metrics
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.run import Run
 from gumtrace.experiments.side_by_side import advance
@@ -88,7 +91,10 @@ def _go_on(run: Run, path: Path) -> None:
     """From where it was cut off, if it was. All processes read the state: they share the folder."""
     state = load(path / STATE, run.device)
     if state is not None:
-        run.load_state_dict(state)
+        try:
+            run.load_state_dict(state)
+        except OtherWeights as error:
+            raise other_version(path / STATE, error.reason) from None
     if run.folder is not None:
         run.folder.go_on_from(state)
 
@@ -100,14 +106,41 @@ def _advance(runs: list[Run], progress: bool, watch: Callable[[Run], None] | Non
         tqdm(total=total, initial=done, unit="it", file=sys.stderr, disable=None if progress else True) as bar,
         closing(advance(runs)) as rounds,
     ):
+        log = _Log(runs, total - done)
         for updates, evaluated in rounds:
             for run in evaluated:
-                if progress and bar.disable:  # no terminal: a line in a log instead
-                    print(f"seed {run.config.seed}, {run.iteration} of {run.config.iterations}: {_score(run)}")
                 if watch is not None:
                     watch(run)
+            if progress and bar.disable:
+                log.tell(updates, evaluated)
             bar.update(updates)
             bar.set_postfix_str(" ".join(_score(run) for run in runs), refresh=False)
+
+
+class _Log:
+    """Lines in place of a bar, where there is no terminal."""
+
+    def __init__(self, runs: list[Run], left: int):
+        self.runs, self.left, self.done, self.began = runs, left, 0, time.perf_counter()
+        self.starts = {run: len(run.starts.scores) for run in runs}
+
+    def tell(self, updates: int, evaluated: list[Run]) -> None:
+        self.left, self.done = self.left - updates, self.done + updates
+        for run in self.runs:
+            for number in range(self.starts[run], len(run.starts.scores)):
+                score = f"{run.experiment.better} {run.starts.scores[number]:.5g}"
+                self._write(run, f"start {number + 1} of {run.config.starts}: {score}")
+            self.starts[run] = len(run.starts.scores)
+        for run in evaluated:
+            better = run.experiment.better
+            now = f"{run.iteration} of {run.config.iterations}: {better} {run.valid[better]:.5g}"
+            self._write(run, f"{now}, best {_score(run).removeprefix(better).strip()}")
+
+    def _write(self, run: Run, text: str) -> None:
+        """At once: whoever reads a log wants to know what is happening."""
+        rate = self.done / (time.perf_counter() - self.began)
+        left = timedelta(seconds=round(self.left / rate))
+        print(f"seed {run.config.seed}, {text}; {rate:.3g} it/s, {left} left", flush=True)
 
 
 def _score(run: Run) -> str:
@@ -119,20 +152,27 @@ def finish(run: Run) -> dict[str, Any]:
     """The best checkpoint on the test set, and what else is reported, kept in the folder."""
     if run.folder is None:
         return {}
-    best = run.folder.best(run.device)
-    if best is None:
-        raise RunFolderError(f"{run.folder.path}: {run.experiment.better} was never a finite number; the run diverged")
-    run.load_model(best["model"])
     rows = read_metrics(run.folder.path / METRICS)
     result = {
-        "iteration": best["iteration"],
-        "valid": best["valid"],
-        **{split: run.evaluate(split) for split in run.experiment.reported},
+        **_best(run, run.folder),
         "seconds": run.seconds,  # of the whole process, if there are other runs beside this one
         "gradient_std": {row["moment"]: row["std"] for row in rows if row["split"] == "gradient"},
     }
     for row in rows:
         if row["split"] == "starts":
             result["starts"] = [row[f"start {number}"] for number in range(run.config.starts)]
+    if run.diverged:
+        result["diverged"] = run.diverged
     run.folder.write(RESULT, result)
     return result
+
+
+def _best(run: Run, folder: RunFolder) -> dict[str, Any]:
+    """The best checkpoint and its metrics. A run that diverged before its first has none, and so the worst."""
+    best = folder.best(run.device)
+    if best is None:
+        run.diverged = run.diverged or f"from the beginning: {run.experiment.better} was never a finite number"
+        return {"iteration": None, "valid": {}, **{split: {} for split in run.experiment.reported}}
+    run.load_model(best["model"])
+    reported = {split: run.evaluate(split) for split in run.experiment.reported}
+    return {"iteration": best["iteration"], "valid": best["valid"], **reported}

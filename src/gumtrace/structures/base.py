@@ -301,7 +301,7 @@ class Structure(Distribution):
             return
         where = checks.item_name(int(bad[0]), self.batch_shape)
         if status[bad[0]] == NOT_A_NUMBER:
-            raise ValueError(f"{type(self).__name__}: {where} has a nan or +inf among the keys that race")
+            raise checks.NotFinite(f"{type(self).__name__}: {where} has a nan or +inf among the keys that race")
         raise ValueError(f"{type(self).__name__}: {where} {self._stuck()}")
 
     def _check_noise(self, noise: Tensor) -> torch.Size:

@@ -10,6 +10,10 @@ from gumtrace.kernels.kinds import ARBORESCENCE, EXPLICIT
 from gumtrace.traces.trace import Layout, Trace
 
 
+class NotFinite(ValueError):
+    """A nan or +inf where a number must be: of a model in training, that it diverged."""
+
+
 def logits(name: str, given, event_dim: int) -> None:
     if not torch.is_tensor(given) or not given.is_floating_point():
         raise TypeError(f"{name}: logits must be a floating point tensor, got {_kind_of(given)}")

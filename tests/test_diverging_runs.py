@@ -1,0 +1,160 @@
+"""Runs whose numbers are none any more: they end, they are counted, and the others go on."""
+
+import math
+
+import pytest
+import tiny_runs
+import torch
+from optuna.trial import TrialState
+from sweeping import Quadratic, QuadraticConfig, make
+from tiny_runs import TINY, GraphLayout, metrics
+
+from gumtrace.cli import main
+from gumtrace.experiments import find, train
+from gumtrace.experiments.folder import read_json
+from gumtrace.experiments.groups import choices
+from gumtrace.experiments.records import collect
+from gumtrace.experiments.reporting import report
+from gumtrace.experiments.sweep_jobs import Jobs, run_sweep
+from gumtrace.structures.checks import NotFinite
+
+data, run = tiny_runs.data, tiny_runs.run
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def spoil(monkeypatch):
+    """Parameters become nan in so-and-so-manieth update of a model of a seed."""
+
+    def call(update, seed=0):
+        loss = GraphLayout.loss
+
+        def spoilt(self, *args):
+            self.made = getattr(self, "made", 0) + 1
+            if self.made == update and self.config.seed == seed:
+                for p in self.parameters():
+                    p.data.fill_(math.nan)
+            return loss(self, *args)
+
+        monkeypatch.setattr(GraphLayout, "loss", spoilt)
+
+    return call
+
+
+def test_the_other_seeds_go_on(run, tmp_path, spoil):
+    expected = run("alone", TINY.replace(seed=1))
+    spoil(6)
+    first, second = run("both", seeds=[0, 1])
+    assert [second] == expected
+    assert [row["iteration"] for row in first if row["split"] == "valid"] == [4]
+    lost, other = (read_json(tmp_path / "both" / f"seed-{seed}" / "result.json") for seed in (0, 1))
+    assert lost["diverged"].startswith("at iteration 5: SpanningTree: item (0,) of the batch")
+    assert lost["iteration"] == 4  # the best of what was evaluated
+    assert lost["test"]["elbo"] < 0
+    assert "diverged" not in other
+
+
+def test_one_that_diverges_at_once_makes_its_setting_the_worst(run, tmp_path, spoil):
+    spoil(2)
+    run("a", seeds=[0, 1])
+    result = read_json(tmp_path / "a" / "seed-0" / "result.json")
+    assert result["test"] == result["valid"] == {}
+    (choice,) = choices(collect([tmp_path / "a"]), report("graph-layout"), find("graph-layout").better)
+    assert len(choice.group.finished) == 2
+    assert choice.group.score("elbo") == -math.inf
+
+
+def test_the_command_says_so(tmp_path, spoil, capsys):
+    spoil(2)
+    sizes = [f"--{name.replace('_', '-')}={getattr(TINY, name)}" for name in ("frames", "nodes", "hidden", "calls")]
+    sizes += ["--train-size=40", "--test-size=20", "--iterations=12", "--evaluate-every=4"]
+    where = ["--out", str(tmp_path / "a"), "--data", str(tmp_path / "data")]
+    for _ in range(2):  # trained, and read
+        assert main(["train", "graph-layout", *sizes, *where, "--seeds", "0-1"]) == 1
+        out, err = capsys.readouterr()
+        assert "gumtrace train: seed 0 diverged at iteration 1: SpanningTree" in err
+        assert "seed 1: elbo" in out
+        assert "seed 0: elbo" not in out
+    assert main(["table", "graph-layout", str(tmp_path / "a")]) == 0
+    assert "nan" in capsys.readouterr().out
+    assert main(["evaluate", "graph-layout", str(tmp_path / "a"), *where[2:]]) == 0
+    assert "seed-0 diverged at iteration 1: SpanningTree" in capsys.readouterr().err
+
+
+def test_a_start_that_diverges_is_one_of_several(run, tmp_path, spoil, monkeypatch):
+    """In an update, or when it is evaluated and nobody looked."""
+    config = TINY.replace(starts=3, start_iterations=4)
+    (expected,) = run("whole", config)
+    (scores,) = [row for row in expected if row["split"] == "starts"]
+    assert max((0, 1, 2), key=lambda i: scores[f"start {i}"]) != 0  # or else the first would have been chosen
+    with monkeypatch.context() as patch:
+        patch.setattr(GraphLayout, "evaluate", _nan_at_first(GraphLayout.evaluate))
+        (found,) = run("evaluated", config)
+    assert _without_first_start(found) == _without_first_start(expected)
+    spoil(2)
+    (found,) = run("updated", config)
+    assert _without_first_start(found) == _without_first_start(expected)
+    assert read_json(tmp_path / "updated" / "seed-0" / "result.json")["starts"][0] is None
+
+
+def _nan_at_first(evaluate):
+    calls = []
+
+    def evaluated(self, *args):
+        calls.append(1)
+        return evaluate(self, *args) | ({"elbo": math.nan} if len(calls) == 1 else {})
+
+    return evaluated
+
+
+def _without_first_start(rows):
+    return [{name: x for name, x in row.items() if name != "start 0"} for row in rows]
+
+
+def test_all_starts_diverge(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(GraphLayout, "loss", _raises)
+    run("a", TINY.replace(starts=2, start_iterations=4))
+    assert metrics(tmp_path / "a" / "seed-0")[-1]["split"] == "starts"
+    assert read_json(tmp_path / "a" / "seed-0" / "result.json")["diverged"] == "at iteration 0: nan"
+
+
+def _raises(self, *args):
+    raise NotFinite("nan")
+
+
+def test_other_errors_are_errors(run, monkeypatch):
+    def broken(self, *args):
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(GraphLayout, "loss", broken)
+    with pytest.raises(ValueError, match="a bug"):
+        run("a")
+
+
+def test_a_sweep_goes_on(tmp_path, monkeypatch):
+    """Above a learning rate an update cannot be made."""
+    loss = Quadratic.loss
+
+    def spoilt(self, *args):
+        if self.config.lr > 0.1 and self.steps >= 7:
+            raise NotFinite("nan")
+        return loss(self, *args)
+
+    monkeypatch.setattr(Quadratic, "loss", spoilt)
+    study = run_sweep(make(tmp_path, 15, QuadraticConfig(lr=0.1), prune=False), Jobs())
+    diverged = [t for t in study.trials if t.user_attrs.get("reason") == "at iteration 7: nan"]
+    assert 0 < len(diverged) < 15
+    assert {t.state for t in diverged} == {TrialState.PRUNED}
+    assert all((t.params["lr"] > 0.1) == (t in diverged) for t in study.trials)
+
+
+def test_with_several_processes_all_have_to_end(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(GraphLayout, "loss", _raises)
+    monkeypatch.setattr("gumtrace.experiments.parallel.Workers.__init__", _of_two)
+    with pytest.raises(NotFinite):
+        train(GraphLayout, TINY.replace(shards=2), tmp_path, data=data, progress=False)
+
+
+def _of_two(self, device):
+    self.world, self.rank, self.device = 2, 0, torch.device(device)
+    self.sum = self.wait = lambda *args: None
