@@ -1,5 +1,6 @@
 import argparse
 import json
+import subprocess
 import sys
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 import gumtrace as gt
 from gumtrace import benchmark
 from gumtrace.benchmark import CASES, RELAXED, STEPS, STRUCTURES, Case, CheckFailed, peak_bytes, run_case
+from gumtrace.benchmark.records import commit
 from gumtrace.cli import bench
 
 TINY = {
@@ -105,6 +107,22 @@ def test_json_round_trip(tmp_path):
     benchmark.save(tmp_path / "r.json", records, machine)
     assert benchmark.load(tmp_path / "r.json") == (machine, records)
     assert {"python", "torch", "numba", "threads", "cpu", "platform", "date"} <= set(machine)
+
+
+def test_the_commit_of_a_checkout(tmp_path):
+    def git(*words):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        return subprocess.run(["git", *who, *words], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    assert commit(tmp_path) is None
+    git("init")
+    (tmp_path / "__init__.py").write_text("")
+    assert commit(tmp_path) is None  # not one of its files
+    git("add", ".")
+    git("commit", "-m", "first")
+    assert commit(tmp_path) == git("rev-parse", "HEAD").strip()
+    (tmp_path / "__init__.py").write_text("1")
+    assert commit(tmp_path) == git("rev-parse", "HEAD").strip() + "+"
 
 
 @pytest.mark.parametrize("plain", [False, True])

@@ -3,8 +3,10 @@
 import json
 import os
 import platform
+import subprocess
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,7 @@ def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "gumtrace": gumtrace.__version__,
+        "commit": commit(Path(gumtrace.__file__).parent),
         "torch": torch.__version__,
         "numba": _version("numba"),
         "triton": _version("triton"),
@@ -84,6 +87,17 @@ def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
+        return None
+
+
+def commit(folder: Path) -> str | None:
+    """Of a checkout that the folder's files belong to, with a + if they were changed since. None of any other."""
+    try:
+        git = partial(subprocess.run, cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+        git(["git", "ls-files", "--error-unmatch", "__init__.py"])  # it may lie in somebody else's repository
+        found = git(["git", "rev-parse", "HEAD"]).stdout.strip()
+        return found + "+" * bool(git(["git", "status", "--porcelain", "--", "."]).stdout)
+    except (OSError, subprocess.SubprocessError):
         return None
 
 
