@@ -22,6 +22,7 @@ DEPTHS = {
     "told": "along true trees",
 }
 ORIGINAL = ("accuracy", "precision", "recall")
+TEMPERED = {"StochasticSoftmax", "StraightThrough", "GumbelRao", "REBAR"}  # the others do not read a temperature
 
 
 def experiments() -> str:
@@ -68,9 +69,9 @@ def tuning(name: str) -> str:
     ]
     for training, estimator in kinds:
         same = [r for r in tried if (r.config.get("training", ""), r.config["estimator"]) == (training, estimator)]
-        length = ("iterations", "evaluate_every")
-        settings = {canonical({key: x for key, x in r.setting.items() if key not in length}) for r in same}
-        most = max(r.curve[ITERATION][-1] for r in same)
+        alike = {"iterations", "evaluate_every"} | ({"temperature"} if estimator not in TEMPERED else set())
+        settings = {canonical({key: x for key, x in r.setting.items() if key not in alike}) for r in same}
+        most = max(max(r.curve[ITERATION], default=0) for r in same)
         cells = [family(estimator), *[training] * protocols, str(len(settings)), str(len(same)), f"{most:,}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

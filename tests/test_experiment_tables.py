@@ -38,7 +38,7 @@ averaged.
 
 † unbiased gradients. Mean ± standard deviation over seeds, and the best seed, on test. Checkpoints are chosen by ELBO \
 on validation, and so is the setting that is shown: the best mean of those that were run with at least half as many \
-seeds as any other. Settings: ours that were run in full, the paper's of its search. Ours: \
+seeds as any other. Settings: ours that are among these runs, the paper's of its search. Ours: \
 NVIDIA H200, torch 2.13.0, 2026-11-16.
 """
 COMMANDS = """

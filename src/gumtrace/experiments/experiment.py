@@ -106,6 +106,8 @@ class Experiment(nn.Module, ABC):
         try:
             return super().load_state_dict(state_dict, strict, assign)
         except RuntimeError as error:
+            if "state_dict" not in str(error):  # a device that is full, say
+                raise
             reason = " ".join(str(error).splitlines()[1:]) or str(error)  # the first line is a heading
             raise OtherWeights(shorten(reason, 200, placeholder=" ...").rstrip(".")) from error
 

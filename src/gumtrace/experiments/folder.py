@@ -103,6 +103,7 @@ class RunFolder:
         return load(self.path / BEST, device)
 
     def write(self, name: str, content: dict[str, Any]) -> None:
+        self._unused = False
         write_json(self.path / name, content)
 
     @property

@@ -27,7 +27,8 @@ class Group:
 
     def evaluated(self, split: str) -> list[Record]:
         """Those with a result on a split; not all experiments report the training set."""
-        return [record for record in self.records if record.result is not None and split in record.result]
+        done = [record for record in self.records if record.result is not None and split in record.result]
+        return [record for record in done if not record.pruned]
 
     def score(self, better: str) -> float:
         """The mean over seeds, on validation, of the metric that decides. A seed that diverged makes it the worst."""

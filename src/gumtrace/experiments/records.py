@@ -97,8 +97,10 @@ def read_run(folder: str | Path) -> Record:
         **{name: about.get(name) for name in ("experiment", "config", "machine")},
         "result": _parsed(result, result.read_text(encoding="utf-8")) if result.exists() else None,
         "curve": _curve(folder / METRICS),
-        "pruned": (folder / PRUNED).exists() and not result.exists(),  # it may have been trained to its end later
     }
+    # One that a search gave up may have been trained to its end later.
+    lost = body["result"] is None or (isinstance(body["result"], dict) and "diverged" in body["result"])
+    body["pruned"] = (folder / PRUNED).exists() and lost
     return _checked(body, str(folder))
 
 

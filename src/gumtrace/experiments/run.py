@@ -61,6 +61,11 @@ class Run:
         return self.config.iterations + others * self.config.start_iterations
 
     @property
+    def left(self) -> int:
+        """Updates to be made."""
+        return 0 if self.finished else self.updates - self.iteration
+
+    @property
     def recorded(self) -> bool:
         """As a CUDA graph."""
         return self._recording is not None
@@ -79,20 +84,23 @@ class Run:
     def advance(self) -> bool:
         """One update, and an evaluation with a checkpoint when it is time: says whether it was."""
         due = self.due
-        try:
-            with self._here():
-                if self.iteration == 0 and not self.starts.scores:
-                    self._log_gradient("beginning")
-                self.update()
-                if due:
-                    self.check()
-                self.starts.after_update()
-        except NotFinite as error:
-            if self.workers.world > 1:  # where others wait for this one, all have to end
-                raise
-            self._give_up(error)
-            return False
+        with self._here():
+            try:
+                self._advance(due)
+            except NotFinite as error:
+                if self.workers.world > 1:  # where others wait for this one, all have to end
+                    raise
+                self._give_up(error)
+                return False
         return due
+
+    def _advance(self, due: bool) -> None:
+        if self.iteration == 0 and not self.starts.scores:
+            self._log_gradient("beginning")
+        self.update()
+        if due:
+            self.check()
+        self.starts.after_update()
 
     def _give_up(self, error: NotFinite) -> None:
         """This start if there are others, or the run: seeds beside it go on."""
@@ -173,14 +181,16 @@ class Run:
         averages = {name: total / since for name, total in self.totals().items()}
         now = time.perf_counter()
         self.seconds, self._clock = self.seconds + now - self._clock, now
+        if not all(torch.stack([p.isfinite().all() for p in self.experiment.parameters()])):
+            raise NotFinite("a parameter is nan or infinite")  # in an update on a device nobody looks
         if self.folder is None:
             return
         self.valid = self.evaluate("valid")
-        self._keep_if_best(self.folder)
         self.folder.log({"iteration": self.iteration, "split": "train", **averages})
         self.folder.log({"iteration": self.iteration, "split": "valid", **self.valid})
         if self.finished or 0 <= self.iteration - self.config.iterations // 2 < self.config.evaluate_every:
             self._log_gradient("end" if self.finished else "half-way")
+        self._keep_if_best(self.folder)
         self.folder.save_state(self.state_dict())  # last: what came before is repeated if this is missing
 
     def _keep_if_best(self, folder: RunFolder) -> None:
@@ -205,11 +215,12 @@ class Run:
     def evaluate(self, split: str) -> dict[str, float]:
         generator = torch.Generator(self.device).manual_seed(mixed(self.config.seed, "evaluate", split))
         self.experiment.eval()
-        # What was compiled was so for the sizes of training batches: to compile it once more would take longer
-        with self._here(), torch.no_grad(), self.autocast(), self.experiment.eager():
-            metrics = self.experiment.evaluate(split, generator)
-        self.experiment.train()
-        return metrics
+        try:
+            # What was compiled was so for the sizes of training batches: to compile it once more would take longer
+            with self._here(), torch.no_grad(), self.autocast(), self.experiment.eager():
+                return self.experiment.evaluate(split, generator)
+        finally:
+            self.experiment.train()
 
     def totals(self) -> dict[str, float]:
         """Of the training metrics since the last call: here the host waits for the device, as it does in no update

@@ -106,8 +106,9 @@ def _gradients(shown: list[Choice]) -> list[Table]:
     return [Table(f"Standard deviation of the gradient to a logit, {block.title}", head, cells, notes)]
 
 
-def _mean(values: list[float]) -> str:
-    return f"{sum(values) / len(values):.4g}" if values else ""
+def _mean(values: list[float | None]) -> str:
+    known = [x for x in values if x is not None]  # JSON has no nan
+    return f"{sum(known) / len(known):.4g}" if known else ""
 
 
 def _own(choice: Choice, report: Report, split: str) -> _Row:
@@ -128,7 +129,8 @@ def _cells(column: Column, rows: list[_Row], i: int) -> list[list[Cell]]:
     cells = []
     for row, found in zip(rows, spreads, strict=True):
         digits = column.digits if row.source == OURS else column.paper_digits
-        mean = number(found.mean, digits) + ("" if found.std is None else f" ± {number(found.std, digits)}")
+        alone = found.std is None or math.isnan(found.mean)
+        mean = number(found.mean, digits) + ("" if alone else f" ± {number(found.std or 0.0, digits)}")
         best = Cell(number(found.best, digits), found.best == top_best)
         cells.append([Cell(mean, found.mean == top_mean), best])
     return cells
@@ -148,6 +150,8 @@ def _about(choice: Choice) -> Iterable[str]:
         tuned = ", ".join(f"{name} {_plain(value)}" for name, value in sorted(choice.tuned().items()))
         name = title(group.setting).removesuffix(UNBIASED).rstrip()
         yield f"{name}: {seeds}; {tuned}, of {len(choice.tried)} settings." if tuned else f"{name}: {seeds}."
+    if lost := [record.seed for record in group.finished if record.result and "diverged" in record.result]:
+        yield f"{family(choice.estimator)}: seed{'s' * (len(lost) > 1)} {ranges(lost)} diverged."
     if choice.unfinished:
         runs = "1 run is" if choice.unfinished == 1 else f"{choice.unfinished} runs are"
         yield f"{family(choice.estimator)}: {runs} not finished, and not averaged."
@@ -160,7 +164,7 @@ def _notes(shown: list[Choice], report: Report, better: str) -> list[str]:
         f"are chosen by {decides} on validation, and so is the setting that is shown: the best mean of those that were "
         "run with at least half as many seeds as any other.",
         *(
-            ["Settings: ours that were run in full, the paper's of its search."]
+            ["Settings: ours that are among these runs, the paper's of its search."]
             if any(c.block.paper for c in shown)
             else []
         ),
@@ -187,6 +191,8 @@ def number(x: float, digits: int) -> str:
     >>> number(-1582.716, 2)
     '−1582.72'
     """
+    if math.isnan(x):
+        return "–"
     return f"{x:.{digits}f}".replace("-", "−")
 
 

@@ -19,6 +19,7 @@ from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.run import Run
 from gumtrace.experiments.side_by_side import advance
 from gumtrace.extras import require
+from gumtrace.structures.checks import NotFinite
 
 _PRECISION = {"float32": "highest", "tf32": "high", "bfloat16": "high"}
 
@@ -102,11 +103,11 @@ def _go_on(run: Run, path: Path) -> None:
 def _advance(runs: list[Run], progress: bool, watch: Callable[[Run], None] | None) -> None:
     tqdm = require("tqdm", "cli").tqdm
     total, done = sum(run.updates for run in runs), sum(run.iteration for run in runs)
+    log = _Log(runs)
     with (
         tqdm(total=total, initial=done, unit="it", file=sys.stderr, disable=None if progress else True) as bar,
         closing(advance(runs)) as rounds,
     ):
-        log = _Log(runs, total - done)
         for updates, evaluated in rounds:
             for run in evaluated:
                 if watch is not None:
@@ -114,32 +115,37 @@ def _advance(runs: list[Run], progress: bool, watch: Callable[[Run], None] | Non
             if progress and bar.disable:
                 log.tell(updates, evaluated)
             bar.update(updates)
+            bar.total = bar.n + sum(run.left for run in runs)  # less than it was, if a run or a start diverged
             bar.set_postfix_str(" ".join(_score(run) for run in runs), refresh=False)
 
 
 class _Log:
     """Lines in place of a bar, where there is no terminal."""
 
-    def __init__(self, runs: list[Run], left: int):
-        self.runs, self.left, self.done, self.began = runs, left, 0, time.perf_counter()
+    def __init__(self, runs: list[Run]):
+        self.runs, self.done, self.began = runs, 0, time.perf_counter()
         self.starts = {run: len(run.starts.scores) for run in runs}
+        self.going = set(runs)
 
     def tell(self, updates: int, evaluated: list[Run]) -> None:
-        self.left, self.done = self.left - updates, self.done + updates
+        self.done += updates
         for run in self.runs:
-            for number in range(self.starts[run], len(run.starts.scores)):
-                score = f"{run.experiment.better} {run.starts.scores[number]:.5g}"
-                self._write(run, f"start {number + 1} of {run.config.starts}: {score}")
-            self.starts[run] = len(run.starts.scores)
+            scores = run.starts.scores[self.starts[run] :]  # a thread may be adding one
+            for number, score in enumerate(scores, self.starts[run] + 1):
+                self._write(run, f"start {number} of {run.config.starts}: {run.experiment.better} {score:.5g}")
+            self.starts[run] += len(scores)
         for run in evaluated:
             better = run.experiment.better
             now = f"{run.iteration} of {run.config.iterations}: {better} {run.valid[better]:.5g}"
             self._write(run, f"{now}, best {_score(run).removeprefix(better).strip()}")
+        for run in [run for run in self.going if run.diverged]:
+            self.going.remove(run)
+            self._write(run, f"diverged {run.diverged}")
 
     def _write(self, run: Run, text: str) -> None:
         """At once: whoever reads a log wants to know what is happening."""
         rate = self.done / (time.perf_counter() - self.began)
-        left = timedelta(seconds=round(self.left / rate))
+        left = timedelta(seconds=round(sum(run.left for run in self.runs) / rate))
         print(f"seed {run.config.seed}, {text}; {rate:.3g} it/s, {left} left", flush=True)
 
 
@@ -169,10 +175,13 @@ def finish(run: Run) -> dict[str, Any]:
 
 def _best(run: Run, folder: RunFolder) -> dict[str, Any]:
     """The best checkpoint and its metrics. A run that diverged before its first has none, and so the worst."""
-    best = folder.best(run.device)
+    best, reported = folder.best(run.device), {split: {} for split in run.experiment.reported}
     if best is None:
         run.diverged = run.diverged or f"from the beginning: {run.experiment.better} was never a finite number"
-        return {"iteration": None, "valid": {}, **{split: {} for split in run.experiment.reported}}
+        return {"iteration": None, "valid": {}, **reported}
     run.load_model(best["model"])
-    reported = {split: run.evaluate(split) for split in run.experiment.reported}
+    try:
+        reported = {split: run.evaluate(split) for split in reported}
+    except NotFinite as error:
+        run.diverged = f"where validation did not see it: {error}"
     return {"iteration": best["iteration"], "valid": best["valid"], **reported}
