@@ -181,7 +181,7 @@ class Run:
         averages = {name: total / since for name, total in self.totals().items()}
         now = time.perf_counter()
         self.seconds, self._clock = self.seconds + now - self._clock, now
-        if not all(torch.stack([p.isfinite().all() for p in self.experiment.parameters()])):
+        if not torch.stack([p.isfinite().all() for p in self.experiment.parameters()]).all():
             raise NotFinite("a parameter is nan or infinite")  # in an update on a device nobody looks
         if self.folder is None:
             return
