@@ -125,7 +125,7 @@ class _Log:
     def __init__(self, runs: list[Run]):
         self.runs, self.done, self.began = runs, 0, time.perf_counter()
         self.starts = {run: len(run.starts.scores) for run in runs}
-        self.going = set(runs)
+        self.diverged: list[Run] = []
 
     def tell(self, updates: int, evaluated: list[Run]) -> None:
         self.done += updates
@@ -138,8 +138,8 @@ class _Log:
             better = run.experiment.better
             now = f"{run.iteration} of {run.config.iterations}: {better} {run.valid[better]:.5g}"
             self._write(run, f"{now}, best {_score(run).removeprefix(better).strip()}")
-        for run in [run for run in self.going if run.diverged]:
-            self.going.remove(run)
+        for run in [run for run in self.runs if run.diverged and run not in self.diverged]:
+            self.diverged.append(run)
             self._write(run, f"diverged {run.diverged}")
 
     def _write(self, run: Run, text: str) -> None:
