@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-FLOOR = -(2.0**100)  # for log 0: its exp is 0, yet FLOOR - FLOOR is no nan, here or in a gradient; exact in float32
+LOG_ZERO = {torch.float64: -(2.0**1000), torch.float32: -(2.0**100)}  # its exp is 0, yet no difference of two is nan
 MAX_CHOSEN = 20  # 2^20 sets: about 1.2 GB and 3 s an item; each key less halves both
+Split = tuple[Tensor, Tensor]  # a logarithm as its large part, without gradient, and what is added to that
 CHUNK = 2**22  # terms of the quadrature held at once: 32 MB for each intermediate
 
 
@@ -31,12 +32,13 @@ def subset_log_prob(logits: Tensor, chosen: Tensor, most: int) -> Tensor:
     e^f is entire, log-concave and light-tailed, so the trapezoidal rule converges exponentially. Costs O(d + points·k)
     an item. Memory holds one CHUNK: the backward computes longer sums again.
     """
-    x, racing = _precise(logits)
-    log_rest = torch.where(chosen, FLOOR, x).logsumexp(-1, keepdim=True)  # (*B, 1)
+    x, racing = _precise(logits, ~chosen)
+    log_zero = LOG_ZERO[x.dtype]
+    log_rest = torch.where(chosen, log_zero, x).logsumexp(-1, keepdim=True)  # (*B, 1)
     k = chosen.sum(-1, keepdim=True, dtype=x.dtype)  # (*B, 1)
     is_chosen, keys = chosen.byte().topk(most)  # d may be far above k
     log_ratio = x.gather(-1, keys) - log_rest  # (*B, most)
-    log_ratio = log_ratio.masked_fill(is_chosen == 0, -FLOOR)  # padding comes at once: adds log 1
+    log_ratio = log_ratio.masked_fill(is_chosen == 0, -log_zero)  # padding comes at once: adds log 1
     tau, log_step = _quadrature_grid(log_ratio.detach(), k, logits.dtype)  # (*B, points), (*B,)
     chunks = tau.split(max(1, CHUNK // max(1, log_ratio.numel())), -1)
     again = partial(checkpoint, _log_integrand, use_reentrant=False, preserve_rng_state=False)
@@ -52,11 +54,11 @@ def matching_log_prob(logits: Tensor, value: Tensor) -> Tensor:
     A key (i, j) races until a chosen key takes row i or column j. Time and memory O(m 2^m), m chosen keys.
     """
 
-    def totals(x: Tensor, keys: Tensor, bit: Tensor) -> tuple[Tensor, Tensor]:
+    def totals(x: Tensor, keys: Tensor, bit: Tensor) -> tuple[Split, Tensor]:
         grid = bit.unflatten(-1, logits.shape[-2:])  # (G, rows, columns)
         blocked_by = (grid.sum(-1, keepdim=True) | grid.sum(-2, keepdim=True)).flatten(1)
         apart = ((bit == 0) | (blocked_by == bit)).all(-1)  # chosen keys block only themselves
-        maximal = ((blocked_by > 0) | (x == FLOOR)).all(-1)
+        maximal = ((blocked_by > 0) | (x == LOG_ZERO[x.dtype])).all(-1)
         missed, _ = _mask_log_totals(x, blocked_by, keys.shape[-1])
         return missed, apart & maximal
 
@@ -72,20 +74,29 @@ def spanning_tree_log_prob(logits: Tensor, value: Tensor) -> Tensor:
     nodes = logits.shape[-1]
     u, v = torch.triu_indices(nodes, nodes, 1, device=logits.device)  # (K,) each
 
-    def totals(x: Tensor, keys: Tensor, bit: Tensor) -> tuple[Tensor, Tensor]:
+    def totals(x: Tensor, keys: Tensor, bit: Tensor) -> tuple[Split, Tensor]:
         path, joined, acyclic = _tree_paths(u[keys], v[keys], nodes)
         path = torch.where(joined, path, 2 ** keys.shape[-1] - 1)[:, u, v]  # (G, K); no path: races to the end
         _, met = _mask_log_totals(x, path, keys.shape[-1])  # by the set of edges missing
-        return met.flip(-1), acyclic  # reversed: by its complement
+        return (met[0].flip(-1), met[1].flip(-1)), acyclic  # reversed: by its complement
 
     return _sum_over_orders("SpanningTree", logits[..., u, v], value[..., u, v], totals)
 
 
-def _precise(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits in the working precision, FLOOR for the keys that do not race, and the mask of those that do."""
+def _precise(logits: Tensor, among: Tensor | bool = True) -> tuple[Tensor, Tensor]:
+    """Logits in the working precision, LOG_ZERO for the keys that do not race, and the mask of those that do.
+
+    Of an item the largest `among` some is at 0, which changes no probability and keeps sums of large ones precise. None
+    that races is as low as LOG_ZERO.
+    """
     racing = logits > -torch.inf
     work = torch.float32 if logits.device.type == "mps" else torch.float64  # MPS has no float64
-    return torch.where(racing, logits.to(work), FLOOR), racing
+    x, log_zero = logits.to(work), LOG_ZERO[work]
+    if x.shape[-1] > 0:
+        top = torch.where(racing & among, x.detach(), -torch.inf).amax(-1, keepdim=True)
+        x = x - torch.where(top.isfinite(), top, 0.0)
+    bound = -log_zero / 1024
+    return torch.where(racing, x.clamp(-bound, bound), log_zero), racing
 
 
 def _log_integrand(tau: Tensor, log_ratio: Tensor) -> Tensor:  # tau (*B, points), log_ratio (*B, k)
@@ -125,11 +136,12 @@ def _bisect(below: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, rounds
     return low
 
 
-def _sum_over_orders(name: str, logits: Tensor, value: Tensor, totals: Callable[..., tuple[Tensor, Tensor]]) -> Tensor:
+def _sum_over_orders(name: str, logits: Tensor, value: Tensor, totals: Callable[..., tuple[Split, Tensor]]) -> Tensor:
     """log Σ over the orders of the chosen keys of Π λ_e / Λ(A), A those before e; logits and 0/1 value (*B, K).
 
     Items with equally many chosen keys run as one group. `totals` gets a group's logits (G, K), its chosen keys (G, m)
-    and every key's bit (G, K), 0 if not chosen; it gives log Λ(A), (G, 2^m), and which items are possible, (G,).
+    and every key's bit (G, K), 0 if not chosen; it gives log Λ(A) in two parts (G, 2^m), and which items are possible,
+    (G,).
     """
     batch_shape = logits.shape[:-1]
     x = _precise(logits)[0].reshape(batch_shape.numel(), logits.shape[-1])  # (N, K)
@@ -148,15 +160,16 @@ def _sum_over_orders(name: str, logits: Tensor, value: Tensor, totals: Callable[
         bit = torch.where(chosen[group], 2 ** (chosen[group].cumsum(-1) - 1).clamp(min=0), 0)  # (G, K)
         log_totals, possible = totals(x[group], keys, bit)
         log_rates = x[group].gather(-1, keys)  # (G, m)
-        possible = possible & (log_rates > FLOOR).all(-1)
+        possible = possible & (log_rates > LOG_ZERO[x.dtype]).all(-1)
         result = torch.where(possible, _order_log_prob(log_rates, log_totals), -torch.inf)
         log_prob = log_prob.index_copy(0, group, result)
     return log_prob.reshape(batch_shape).to(logits.dtype)
 
 
-def _order_log_prob(log_rates: Tensor, log_totals: Tensor) -> Tensor:
+def _order_log_prob(log_rates: Tensor, log_totals: Split) -> Tensor:
     """The dynamic programme, by size of A: P(A) = Σ_{e∈A} P(A∖e) λ_e / Λ(A∖e), from P(∅) = 1."""
     m = log_rates.shape[-1]  # rates (G, m), totals (G, 2^m)
+    top, log_sum = log_totals
     sets = torch.arange(2**m, device=log_rates.device)
     has = (sets.unsqueeze(-1) & 2 ** torch.arange(m, device=sets.device)) > 0  # (2^m, m)
     size, rank = has.sum(-1), torch.zeros_like(sets)  # rank: place among sets of its size
@@ -166,26 +179,46 @@ def _order_log_prob(log_rates: Tensor, log_totals: Tensor) -> Tensor:
         now = (size == level).nonzero()[:, 0]  # (S,)
         last = has[now].nonzero()[:, 1]  # (S·level,) the key that came last
         previous = rank[now.repeat_interleave(level) - 2**last]
-        log_prob = (log_prob - log_totals[:, before]).index_select(-1, previous) + log_rates.index_select(-1, last)
+        log_prob = (log_prob - log_sum[:, before]).index_select(-1, previous)
+        log_prob = log_prob + (log_rates.index_select(-1, last) - top[:, before].index_select(-1, previous))
         log_prob, before = log_prob.unflatten(-1, (-1, level)).logsumexp(-1), now  # (G, S)
     return log_prob[:, 0]
 
 
-def _mask_log_totals(x: Tensor, mask: Tensor, m: int) -> tuple[Tensor, Tensor]:
+def _mask_log_totals(x: Tensor, mask: Tensor, m: int) -> tuple[Split, Split]:
     """For each set A of m bits, (G, 2^m): log Σ e^x over keys whose mask misses A, and over those whose mask meets A.
 
     Bit by bit an index over masks turns into one over sets, in O(m 2^m). It only adds, so it loses no digits.
     """  # x, mask (G, K)
-    top = x.new_full((len(x), 2**m), FLOOR).scatter_reduce(-1, mask, x.detach(), "amax")
+    top = x.new_full((len(x), 2**m), LOG_ZERO[x.dtype]).scatter_reduce(-1, mask, x.detach(), "amax")
     total = torch.zeros_like(top).scatter_add(-1, mask, (x - top.gather(-1, mask)).exp())
-    missed = torch.where(total > 0, total, 1.0).log() + top  # by mask as yet
-    met = torch.full_like(missed, FLOOR)
+    missed = top, torch.where(total > 0, total, 1.0).log()  # by mask as yet
+    met = torch.full_like(top, LOG_ZERO[x.dtype]), torch.zeros_like(top)
     for e in range(m):
-        missed, met = (t.reshape(len(x), -1, 2, 2**e) for t in (missed, met))  # masks without and with bit e
-        off, on = missed.unbind(2)  # a set with e meets `on` as well
-        missed = torch.stack((missed.logsumexp(2), off), 2)
-        met = torch.stack((met.logsumexp(2), torch.cat((met, on.unsqueeze(2)), 2).logsumexp(2)), 2)
-    return missed.flatten(1), met.flatten(1)
+        off, on = _unstack(missed, e)
+        both = _log_sum(*_unstack(met, e))
+        missed = _stack(_log_sum(off, on), off)
+        met = _stack(both, _log_sum(both, on))  # a set with e meets `on` as well
+    return missed, met
+
+
+def _log_sum(a: Split, b: Split) -> Split:
+    """log(e^a + e^b)."""
+    top = torch.maximum(a[0], b[0])
+    parts = [log_sum + (its_top - top) for its_top, log_sum in (a, b)]
+    return top, torch.stack(parts).logsumexp(0)  # logaddexp has no second derivative where one is nothing
+
+
+def _unstack(x: Split, e: int) -> tuple[Split, Split]:
+    """By mask, (G, 2^m) -> (G, -1, 2^e) of the masks without and with bit e."""
+    (top_off, top_on), (off, on) = (t.reshape(len(t), -1, 2, 2**e).unbind(2) for t in x)
+    return (top_off, off), (top_on, on)
+
+
+def _stack(off: Split, on: Split) -> Split:
+    """The way back."""
+    top, log_sum = (torch.stack(pair, 2).flatten(1) for pair in zip(off, on, strict=True))
+    return top, log_sum
 
 
 def _tree_paths(u: Tensor, v: Tensor, nodes: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -23,6 +23,7 @@ from gumtrace.kernels.cpu.incidence import (
 from gumtrace.kernels.cpu.jit import inlined, jit
 from gumtrace.kernels.cpu.sampling import OK, trace_row
 from gumtrace.kernels.cpu.vectors import (
+    attempt_seed,
     copy_row,
     exp64,
     exp_row,
@@ -30,14 +31,17 @@ from gumtrace.kernels.cpu.vectors import (
     log64,
     log_exponential_row,
     log_row,
+    lowest_winner,
     places,
     sum_range,
 )
 
+FAR = 2.0**16  # log Λ as one number is too coarse beyond this: what is added to its exponent is rounded away
+
 
 @inlined
 def _log_totals(s, logits, groups, out):
-    """out = log Λ; 0 where there is no decision."""
+    """out = log Λ; 0 where there is no decision. Its two parts stay in d_ref and d_val."""
     gather(s, logits, groups, s.ref)
     for g in range(groups):
         s.val[g] = sum_range(s.row, s.offsets[g], s.offsets[g + 1])
@@ -62,8 +66,16 @@ def log_prob(start, stop, geometry, logits, winners, links, out, totals):
         for b in range(geometry.decisions):
             winner = s.won[b]
             if winner >= 0:
-                total += np.float64(x[winner]) - totals[i, b] if x[winner] > -np.inf else -np.inf
+                total += _log_share(s, np.float64(x[winner]), b, totals[i, b])
         out[i] = total
+
+
+@jit
+def _log_share(s, x, b, total):
+    """log(λ / Λ_b), from the parts of log Λ: large log-rates cancel before anything small is added."""
+    if x == -np.inf:
+        return x
+    return (x - s.d_ref[b]) - s.d_val[b] if s.d_ref[b] > -np.inf else x - total
 
 
 @inlined
@@ -90,14 +102,28 @@ def log_prob_grad(start, stop, geometry, logits, winners, links, totals, grad, o
         out[j, :] = 0.0
         for i in range(j, winners.shape[0], batch):
             groups = incidence(s, geometry, winners[i], links[i])
+            far = False
             for b in range(geometry.decisions):
+                far |= abs(totals[i, b]) > FAR
                 s.d_ref[b] = -totals[i, b]
                 s.d_val[b] = -grad[i]
                 winner = s.won[b]
                 if winner >= 0:
                     out[j, winner] += grad[i]
+            if far:
+                _divide_by_totals(s, logits[j], groups, -grad[i])
             down(s, groups)
             _add_to_keys(s, logits[j], groups, out[j])
+
+
+@jit
+def _divide_by_totals(s, x, groups, h):
+    """d_val e^d_ref = h / Λ, with what is small in log Λ kept apart from what is large."""
+    _log_totals(s, x, groups, np.empty(s.d_ref.size))
+    for b in range(s.d_ref.size):
+        some = s.d_ref[b] > -np.inf
+        s.d_ref[b] = -s.d_ref[b] if some else -np.inf
+        s.d_val[b] = h * math.exp(-s.d_val[b]) if some else 0.0
 
 
 @jit
@@ -172,13 +198,13 @@ def conditional(start, stop, geometry, logits, sizes, winners, links, seed, atte
     noise = np.empty(geometry.decisions, logits.dtype)
     noise_spare, noise_scratch = np.empty_like(noise), integer_row(noise, noise.size)
     again, again_links = np.empty(winners.shape[1], np.int32), np.empty(links.shape[1], np.int32)
-    own_seed = seed.copy()
+    own_seed = np.empty_like(seed)
     for i in range(start, stop):
         x = logits[i % logits.shape[0]]
         groups = incidence(s, geometry, winners[i], links[i])
         _log_totals(s, x, groups, totals[i])
         for attempt in range(attempts):
-            own_seed[1] = seed[1] + np.uint64(attempt)
+            attempt_seed(seed, attempt, own_seed)
             position = winners.shape[0] * geometry.keys + i * geometry.decisions
             log_exponential_row(own_seed, position, noise, noise.size, noise_spare, noise_scratch)
             for b in range(geometry.decisions):
@@ -226,10 +252,10 @@ def _add_fresh(s, x, groups, shared, more):
 def _place(s, geometry, x, groups, g):
     """Write G by key. Chains and trees keep their strict order."""
     row = s.row
-    below = row.dtype.type(-np.inf)
+    below, floor = row.dtype.type(-np.inf), lowest_winner(row)
     ordered = geometry.kind != ARBORESCENCE and geometry.kind != EXPLICIT
     for q in range(groups):
-        node = row.dtype.type(-s.ref[q])  # G of the group's winner
+        node = max(row.dtype.type(-s.ref[q]), floor)  # G of the group's winner
         if ordered and s.parent[q] >= 0:
             node = min(node, np.nextafter(row.dtype.type(s.top[s.parent[q]]), below))
         s.top[q] = node

@@ -37,6 +37,19 @@ def _float_bits(x):
     return lambda x: x.view(np.int64)
 
 
+def lowest_winner(x):
+    """The least G of a winner, in the dtype of x: half the lowest finite number. As many floats lie below it as a chain
+    may have decisions, so that each can be strictly below the one before and none is -inf."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(lowest_winner, inline="always")
+def _lowest_winner(x):
+    if x.dtype == types.float32:
+        return lambda x: np.float32(-(2.0**127))
+    return lambda x: -(2.0**1023)
+
+
 @jit
 def _exp32(x, n, scratch):
     """x[:n] = e^x, for x <= 88; below -87 it is zero."""
@@ -166,6 +179,14 @@ def random_bits(seed, index):
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27)) ^ np.uint64(seed[1])) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
+
+
+@jit
+def attempt_seed(seed, attempt, out):
+    """The seed of a further attempt at the same draw: a stream of its own. Attempt 0 has the seed itself."""
+    for half in range(2):
+        beyond = (np.uint64(1) << np.uint64(63)) + np.uint64(2 * attempt + half)  # positions that no draw reaches
+        out[half] = random_bits(seed, beyond) if attempt > 0 else seed[half]
 
 
 @jit

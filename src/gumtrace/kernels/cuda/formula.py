@@ -29,7 +29,7 @@ import triton.language as tl
 
 from gumtrace.kernels.cuda.noise import KEYS, MINIMA, log_exponential, row_of
 from gumtrace.kernels.cuda.order import code, decode
-from gumtrace.kernels.cuda.wide import NOTHING, exponential, exponential_as, logarithm, scaled
+from gumtrace.kernels.cuda.wide import NOTHING, exponential, exponential_as, held, logarithm, scaled
 
 EXACT = {"enable_fp_fusion": False}  # an option of every launch: kernels that draw the same noise must round it alike
 
@@ -63,10 +63,10 @@ def finish_decisions(
     else:
         totals = tl.where(live & (v > 0), logarithm(v, e), 0.0)  # without racing keys as without a decision
         if MODE == LOG_PROB:
-            x = tl.load(beta + row_of(item, rows) * keys + winner, mask=live, other=0.0).to(tl.float64)
-            each = tl.where(x > float("-inf"), x, 0.0) - totals
+            x = tl.load(beta + row_of(item, rows) * keys + winner, mask=live, other=0.0)
+            each = held(x).to(tl.float64) - totals
             tl.store(out + place, each.to(out.dtype.element_ty), mask=inside)
-            log_prob = tl.sum(tl.where(x > float("-inf"), each, x), 0)
+            log_prob = tl.sum(tl.where(x > float("-inf"), each, float("-inf")), 0)
         else:
             tl.store(out + place, totals, mask=inside)
         if MODE == DRAW_MINIMA:
@@ -82,8 +82,8 @@ def decision_term(
     """What each decision hands to the keys that raced in it."""
     a = tl.load(alpha + item * decisions + b, mask=live, other=0.0).to(tl.float64)
     if MODE == GRAD:
-        x = tl.load(beta + row_of(item, rows) * keys + winner, mask=live, other=0.0).to(tl.float64)
-        a -= tl.where(x > float("-inf"), x, 0.0)
+        x = tl.load(beta + row_of(item, rows) * keys + winner, mask=live, other=0.0)
+        a -= held(x).to(tl.float64)
     if MODE == TAIL:
         a = -a
     v, e = exponential_as(a, dtype)

@@ -8,25 +8,37 @@ import triton.language as tl
 
 NOTHING = tl.constexpr(-(2**30))
 LN2 = tl.constexpr(0.6931471805599453)
-LARGEST = tl.constexpr(5e8)  # exponents beyond this would not fit the integer: log-rates are held there
+LARGEST = tl.constexpr(7e8)  # logarithms beyond this would not fit the exponent
+LARGEST_RATE = tl.constexpr(2.0**28)  # log-rates beyond this count as this, so that ratios of sums still fit
+LARGEST_RATE_32 = tl.constexpr(2.0**22)  # in float32, which has no digits left beyond
+
+
+@triton.jit
+def held(x):
+    """A log-rate as sums take it; 0 for -inf, whose rate is nothing."""
+    most: tl.constexpr = LARGEST_RATE if x.dtype == tl.float64 else LARGEST_RATE_32
+    return tl.where(x > float("-inf"), tl.minimum(tl.maximum(x, -most), most), 0.0)
 
 
 @triton.jit
 def exponential(x):
-    """e^x; 0 for x = -inf."""
-    return exponential_as(x, x.dtype)
+    """e^x of a log-rate; 0 for x = -inf."""
+    some = x > float("-inf")
+    v, e = exponential_as(held(x), x.dtype)
+    return tl.where(some, v, 0.0), tl.where(some, e, NOTHING)
 
 
 @triton.jit
 def exponential_as(x, dtype: tl.constexpr):
-    """The same with v of another type: float64 exponents are exact, but their e^x need not be."""
+    """e^x of any logarithm, 0 for -inf, with v of another type: float64 exponents are exact, but their e^x need not
+    be."""
     some = x > float("-inf")
     y = tl.where(some, tl.minimum(tl.maximum(x, -LARGEST), LARGEST), 0.0)
     e = tl.floor(y * 1.4426950408889634 + 0.5)
     if x.dtype == tl.float64:  # ln 2 in two parts, so that y - e ln 2 keeps its bits
         f = (y - e * 0.6931471803691238) - e * 1.9082149292705877e-10
     else:
-        f = (y - e * 0.693359375) + e * 2.12194440e-4
+        f = tl.fma(e, 2.12194440e-4, tl.fma(e, -0.693359375, y))
     return tl.where(some, tl.exp(f.to(dtype)), 0.0), tl.where(some, e.to(tl.int32), NOTHING)
 
 
