@@ -32,7 +32,7 @@ def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str
         noise: perturbed logits G, samples + batch + keys, of any floating dtype; half types are computed in float32.
         temperature: positive, one for all or one for each item, (*batch,); towards 0 the value becomes that of the hard
             structure (for a Matching that of the heaviest one and for an Arborescence the heaviest in G, from which the
-            greedy and the lightest may differ).
+            greedy and the lightest may differ). Below 2^-20 it counts as 2^-20, and noise beyond ±2^60 as ±2^60.
         kind: "expfamily", "euclidean", "categorical" or "binary" for a Subset; "sinkhorn" for a Permutation or
             Matching; "matrix-tree" for trees.
 
@@ -51,8 +51,18 @@ def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str
     temperature = _checked_temperature(dist, temperature)
     if torch.is_tensor(temperature):  # whose gradient must not meet the noise of keys that do not race: 0 · inf
         wide = torch.where(dist.racing, wide, 0.0)
-    scores = torch.where(dist.log_rates > -torch.inf, wide / temperature, -torch.inf)
+    scores = torch.where(dist.log_rates > -torch.inf, _quotient(wide, temperature), -torch.inf)
     return _MAPS[type(dist)](dist, scores, kind).to(noise.dtype)
+
+
+# Noise counts up to MOST and temperatures down to LEAST, so that neither G / t nor its derivative G / t² overflows.
+# Noise so large has lost all that was random in it, and a structure so cold is as good as hard.
+MOST, LEAST = 2.0**60, 2.0**-20
+
+
+def _quotient(noise: Tensor, temperature: float | Tensor) -> Tensor:
+    cold = temperature.clamp(min=LEAST) if torch.is_tensor(temperature) else max(temperature, LEAST)
+    return noise.clamp(-MOST, MOST) / cold
 
 
 def has_relaxation(dist: Structure) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gumtrace.kernels.cpu import matrix_tree
-from gumtrace.kernels.cpu.matrix_tree import NO_EDGE, UNDIRECTED
+from gumtrace.kernels.cpu.matrix_tree import HELD, NO_EDGE, UNDIRECTED
 from gumtrace.kernels.cpu.threads import run
 
 
@@ -188,7 +188,7 @@ def sweeps(u: Tensor, along: Tensor, sizes: Tensor, root: int) -> Tensor:
         log_w, along, edge, root = log_w + log_w.mT, along + along.mT, edge | edge.mT, 0
     edge &= node != root
     log_w = torch.where(edge, log_w, NO_EDGE)
-    log_w = torch.where(edge, log_w - log_w.amax(-2, keepdim=True), NO_EDGE)
+    log_w = torch.where(edge, (log_w - log_w.amax(-2, keepdim=True)).clamp(min=HELD), NO_EDGE)
     log_w[:, root] = torch.where(inside | (node == root), log_w[:, root], 0.0)  # padding hangs on the root
     # the root stays to the end, and nodes leave from the last to the first; no number is copied from the host
     order = torch.where(node == 0, root, torch.where(node == root, 0, node))

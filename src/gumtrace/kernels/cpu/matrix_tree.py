@@ -19,6 +19,7 @@ from gumtrace.kernels.cpu.vectors import exp64
 
 SPAN = 600.0  # widest column held as weights: e^-100 of its least entry is still a normal number
 NO_EDGE = -1e300  # the logarithm of no weight; unlike -inf it can be subtracted from itself
+HELD = -(2.0**32)  # the least log-weight of an edge, in its column: sums of lower ones would have no digits left
 UNDIRECTED = -1  # in place of a root
 
 DONE, TOO_WIDE, NO_TREE = 0, 1, 2
@@ -77,7 +78,7 @@ def _load(u, order, size, root, log_w):
                 top, bottom = max(top, x), min(bottom, x)
         for i in range(size):
             if log_w[i, j] > NO_EDGE:
-                log_w[i, j] -= top
+                log_w[i, j] = max(log_w[i, j] - top, HELD)
         span = max(span, top - bottom)
     return span, complete
 
