@@ -1,4 +1,5 @@
-"""Input that validate_args=False lets through: `python hostile.py` runs it in other processes and prints how it ended.
+"""Input that validate_args=False lets through, and tensors that are written into behind a distribution's back:
+`python hostile.py` runs it in other processes and prints how it ended.
 
 The answer may be anything, an error included; a crash, or a run without end, may not.
 """
@@ -44,7 +45,96 @@ def _trace(case, value):
     return lambda: case((3,)).trace(torch.full((3, *case.keys), value))
 
 
+EDITS = range(10)
+NUMBERS = (-(2**31), -1000, -3, -2, -1, 0, 1, 2, 3, 5, 7, 8, 12, 100, 10**6, 2**31 - 1)
+
+
+def _edited(case, seed, by_numpy):
+    """A trace of its own that somebody writes into: with torch, which counts it, or through numpy, which does not."""
+
+    def run():
+        g = torch.Generator().manual_seed(seed)
+        d = case.build(case.logits((3,)).requires_grad_(), validate_args=bool(seed % 2))
+        trace = d.sample_trace((2,), generator=g)
+        for x in (trace.choices, trace.links):
+            for _ in range(1 + seed % 3):
+                if x.numel() > 0:
+                    where = int(torch.randint(x.numel(), (), generator=g))
+                    number = NUMBERS[int(torch.randint(len(NUMBERS), (), generator=g))]
+                    flat = x.view(-1).numpy() if by_numpy else x.view(-1)
+                    flat[where] = number
+        _use(d, trace)
+
+    return run
+
+
+def _use(d, trace):
+    """Every way to hand a trace to a distribution. Each may refuse it."""
+    uses = [
+        lambda: torch.autograd.grad(d.trace_log_prob(trace).sum(), d.logits),
+        lambda: torch.autograd.grad(d.conditional(trace).sum(), d.logits),
+        lambda: d.decision_log_totals(trace),
+        lambda: trace.value,
+        lambda: trace.winners,
+        lambda: trace.equals(trace),
+        lambda: trace[0].value,
+    ]
+    refused = []
+    for use in uses:
+        try:
+            use()
+        except Exception as error:
+            refused.append(error)
+    if refused:
+        raise refused[0]
+
+
+def _changed_later(make, argument, dtype):
+    """An argument that is written into once the distribution is made."""
+
+    def run():
+        given = torch.tensor(argument, dtype=dtype)
+        d = make(given)
+        trace = d.sample_trace((2,))
+        for number in (10**6, -5, 2**31 - 1):
+            given.numpy().fill(number)
+            d.sample((3,))
+            _use(d, trace)
+            _use(d, d.sample_trace((2,)))
+
+    return run
+
+
+def _with_k(k):
+    return gt.Subset(torch.zeros(2, 4, requires_grad=True), k)
+
+
+def _with_edges(edges, **more):
+    return gt.SpanningTree.from_edges(torch.zeros(2, 4, requires_grad=True), edges, 4, **more)
+
+
+def _with_lengths(structure):
+    return lambda lengths: structure(torch.zeros(2, 4, 4, requires_grad=True), lengths=lengths)
+
+
+GRAPH = [[0, 1, 2, 0], [1, 2, 3, 3]]
+ARGUMENTS = {  # how one is made, and what its user owns
+    "Subset: k": (_with_k, [1, 2]),
+    "SpanningTree: lengths": (_with_lengths(gt.SpanningTree), [4, 2]),
+    "Arborescence: lengths": (_with_lengths(gt.Arborescence), [4, 2]),
+    "sparse tree: edges": (_with_edges, GRAPH),
+    "sparse tree: lengths": (lambda n: _with_edges(torch.tensor(GRAPH), lengths=n), [4, 2]),
+}
+
+
 def _all():
+    for case in CASES:
+        for seed in EDITS:
+            yield f"{case}: trace edited, {seed}", _edited(case, seed, by_numpy=False)
+            yield f"{case}: trace edited through numpy, {seed}", _edited(case, seed, by_numpy=True)
+    for name, (make, argument) in ARGUMENTS.items():
+        for dtype in (torch.int32, torch.int64):
+            yield f"{name}, {dtype}, written into later", _changed_later(make, argument, dtype)
     for case in CASES:
         for name, value in HUGE.items():
             yield f"{case}: sample from {name}", _sample(case, value)

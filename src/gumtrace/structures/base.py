@@ -50,7 +50,7 @@ class Structure(Distribution):
         self._x = x  # (*B, *keys): the logits of keys that race, -inf for the others
         super().__init__(batch_shape, self._value_shape(key_shape), validate_args=validate_args)
         self._layout, sizes = self._lay_out(key_shape)
-        self._sizes = None if sizes is None else sizes.to(torch.int32)
+        self._sizes = None if sizes is None else sizes.to(torch.int32)  # a copy: kernels trust it, users own theirs
         self._seal = Seal()
         if self._validate_args:
             self._check_feasible()
@@ -313,8 +313,8 @@ class Structure(Distribution):
             raise TypeError(f"{type(self).__name__}: expected a trace (see sample_trace), got {type(trace).__name__}")
         name = type(self).__name__
         checks.ends_in(name, "a trace", trace.shape, self.batch_shape)
-        if trace.seal is self._seal:
-            return  # our own, as we made it
+        if trace.made_by(self._seal):
+            return
         checks.same_layout(name, self._layout, trace, self._looks)
         if self._looks:
             checks.trace_contents(name, trace)

@@ -39,7 +39,7 @@ def lengths(name: str, given, logits: Tensor, batch_shape: torch.Size, longest: 
         raise TypeError(f"{name}: lengths must be integers, got {given.dtype}")
     if not broadcasts(given.shape, batch_shape):
         raise ValueError(f"{name}: lengths {tuple(given.shape)} do not fit batch shape {tuple(batch_shape)}")
-    given = given.expand(batch_shape)
+    given = given.long().expand(batch_shape)  # an unsigned length less one would wrap around
     if not look:
         return given.clamp(0, longest)  # kernels trust them
     bad = ((given < 0) | (given > longest)).flatten().nonzero()

@@ -140,7 +140,7 @@ class SpanningTree(Structure):
             return super().log_prob(value)
         self._check_value(value)
         log_prob = spanning_tree_log_prob(*torch.broadcast_tensors(self._x, value))
-        whole = value.triu(1).flatten(-2).sum(-1) == self.node_counts - self.components
+        whole = (value.triu(1) > 0.5).flatten(-2).sum(-1) == self.node_counts - self.components
         return torch.where(whole, log_prob, -torch.inf)
 
     def _decision_counts(self) -> Tensor:
@@ -181,6 +181,7 @@ def _checked_edges(edge_index: Tensor, nodes: int) -> Tensor:
     if edge_index.dim() != 2 or edge_index.shape[0] != 2 or not integers:
         kind = f"{edge_index.dtype} {tuple(edge_index.shape)}"
         raise ValueError(f"SpanningTree: edge_index must be integers (2, E), got {kind}")
+    edge_index = edge_index.long()  # of which the kernels get a copy in int32
     if ops.watched([edge_index]) and nodes > 0:
         return edge_index.clamp(0, nodes - 1)  # kernels trust them, and nobody can look now
     bad = ((edge_index < 0) | (edge_index >= nodes)).any(0).nonzero()

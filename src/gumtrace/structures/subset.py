@@ -50,6 +50,7 @@ class Subset(Structure):
         self.k = torch.as_tensor(k, device=logits.device if torch.is_tensor(k) and torch.is_tensor(logits) else None)
         if self.k.is_floating_point() or self.k.dtype == torch.bool:
             raise TypeError(f"Subset: k must be an int or an integer tensor, got {self.k.dtype}")
+        self.k = self.k.long()
         self._number = int(k) if isinstance(k, int) else None  # known without looking at a tensor
         self._most = None if most is None else checks.integer("Subset", "most", most)
         super().__init__(logits, 1, mask, lengths, validate_args)

@@ -1,7 +1,7 @@
 """A trace: what an algorithm decided, in as few integers as say it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -40,6 +40,21 @@ class Trace:
     choices: Tensor  # (*S, winner_slots) int32: key that won each decision, -1 for none
     links: Tensor  # (*S, link_slots) int32
     seal: Any = None  # of the distribution that made it and need not check it
+    _versions: Any = field(init=False, repr=False, default=None)  # of the tensors, when it was made
+
+    def __post_init__(self) -> None:
+        if self.seal is not None:
+            object.__setattr__(self, "_versions", self._current_versions())
+
+    def _current_versions(self) -> list[int] | None:
+        """Counts of the in-place writes to its tensors; None where torch keeps none."""
+        if ops.watched([self.choices, self.links]):
+            return None
+        return [-1 if x.is_inference() else x._version for x in (self.choices, self.links)]
+
+    def made_by(self, seal: Any) -> bool:
+        """Whether the distribution of this seal made it, and nothing was written into it since."""
+        return self.seal is seal and self._versions == self._current_versions()
 
     @property
     def value(self) -> Tensor:

@@ -53,7 +53,7 @@ def _list_groups(s, geometry, winners, links):
     if kind == BINARY_TREE:
         return incidence_binary_tree(links, keys, offsets, parent, decision)
     if kind == EXPLICIT:
-        return _incidence_explicit(geometry.keys, links, keys, offsets, parent, decision)
+        return _incidence_explicit(geometry.keys, geometry.decisions, links, keys, offsets, parent, decision)
     if kind == MATCHING:
         groups = incidence_matching(winners, geometry.n, geometry.m, keys, offsets)
     elif kind == SPANNING_TREE:
@@ -69,23 +69,24 @@ def _list_groups(s, geometry, winners, links):
 
 
 @jit
-def _incidence_explicit(count, links, keys, offsets, parent, decision):
-    """A user's recursion hands over its forest: the group of each key, then parent and decision of each group."""
+def _incidence_explicit(count, decisions, links, keys, offsets, parent, decision):
+    """A user's recursion hands over its forest: the group of each key, then parent and decision of each group. Anyone
+    can write into a trace, so numbers that are no group or decision count as none: nothing is indexed by them."""
     capacity = (links.size - count) // 2
     groups = 0
-    while groups < capacity and links[count + capacity + groups] >= 0:
-        parent[groups] = links[count + groups]
+    while groups < capacity and 0 <= links[count + capacity + groups] < decisions:
+        parent[groups] = links[count + groups] if -1 <= links[count + groups] < groups else -1
         decision[groups] = links[count + capacity + groups]
         groups += 1
     offsets[: groups + 2] = 0
     for k in range(count):
-        if links[k] >= -1:
+        if -1 <= links[k] < groups:
             offsets[(links[k] if links[k] >= 0 else groups) + 1] += 1
     for g in range(groups + 1):
         offsets[g + 1] += offsets[g]
     cursor = offsets[: groups + 1].copy()
     for k in range(count):
-        if links[k] >= -1:
+        if -1 <= links[k] < groups:
             g = links[k] if links[k] >= 0 else groups
             keys[cursor[g]] = k
             cursor[g] += 1
