@@ -30,7 +30,7 @@ class subset(_Event):
         super().__init__(1)
 
     def check(self, value: Tensor) -> Tensor:
-        return _binary(value, self.racing).all(-1) & (value.sum(-1) == self.k)
+        return _binary(value, self.racing).all(-1) & (_count(value) == self.k)
 
 
 class permutation(_Event):
@@ -81,12 +81,11 @@ class forest(_Event):
 
     def check(self, value: Tensor) -> Tensor:
         symmetric = (value == value.mT).flatten(-2).all(-1) & (value.diagonal(dim1=-2, dim2=-1) == 0).all(-1)
-        edges = value.flatten(-2).sum(-1) / 2
         parts = _parts(value) - (value.shape[-1] - self.nodes)  # padding counts as parts of its own
         return (
             _binary(value, self.racing).flatten(-2).all(-1)
             & symmetric
-            & (edges == self.nodes - self.components)
+            & (_count(value.flatten(-2)) == 2 * (self.nodes - self.components))
             & (parts == self.components)
         )
 
@@ -100,7 +99,7 @@ class sparse_forest(_Event):
         super().__init__(1)
 
     def check(self, value: Tensor) -> Tensor:
-        right = _binary(value, self.racing).all(-1) & (value.sum(-1) == self.nodes - self.components)
+        right = _binary(value, self.racing).all(-1) & (_count(value) == self.nodes - self.components)
         flat = value.reshape(right.numel(), value.shape[-1])
         acyclic = torch.tensor([_acyclic(self.edges[:, row > 0.5].tolist()) for row in flat], dtype=torch.bool)
         return right & acyclic.reshape(right.shape).to(right.device)
@@ -116,7 +115,7 @@ class arborescence(_Event):
     def check(self, value: Tensor) -> Tensor:
         node = torch.arange(value.shape[-1], device=value.device)
         wants_edge = (node < self.nodes[..., None]) & (node != self.root)
-        reached = _closure(value)[..., self.root, :] | (node >= self.nodes[..., None])
+        reached = _closure(value)[..., self.root : self.root + 1, :].any(-2) | (node >= self.nodes[..., None])
         return _binary(value, self.racing).flatten(-2).all(-1) & (value.sum(-2) == wants_edge).all(-1) & reached.all(-1)
 
 
@@ -140,6 +139,11 @@ def _binary(value: Tensor, racing: Tensor | None = None) -> Tensor:
     """0, or 1 where a key races."""
     one = value == 1
     return (value == 0) | (one if racing is None else one & racing)
+
+
+def _count(value: Tensor) -> Tensor:
+    """How many ones, as an integer: half types do not hold every count."""
+    return (value == 1).sum(-1)
 
 
 def _closure(adjacency: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class Arborescence(Structure):
     def racing(self) -> Tensor:
         racing = self._x.detach() > -torch.inf  # torch.compile does not trace super().racing
         racing.diagonal(dim1=-2, dim2=-1).fill_(False)
-        racing[..., self.root] = False
+        racing[..., self.root : self.root + 1] = False  # a slice: a graph without nodes has no such column
         return racing
 
     def _decision_counts(self) -> Tensor:

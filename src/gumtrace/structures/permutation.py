@@ -54,7 +54,9 @@ class Permutation(Structure):
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(X), the log-probability of the one trace that gives X."""
         self._check_value(value)
-        order = value.argmax(-1) if self.matrix else value.clamp(0, value.shape[-1] - 1)  # (*S, d); kernels trust keys
+        d = value.shape[-1]
+        order = ((value > 0.5) * torch.arange(d, device=value.device)).sum(-1) if self.matrix else value
+        order = order.clamp(0, d - 1)  # (*S, d); kernels trust keys
         racing = self.racing.expand(order.shape)
         count = racing.sum(-1, keepdim=True)
         position = torch.where(racing, racing.cumsum(-1) - 1, racing.shape[-1] - 1 - (~racing).cumsum(-1) + 1)
