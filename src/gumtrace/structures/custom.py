@@ -4,7 +4,6 @@ batch.
 stop, split, map, combine:  the user's
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +16,17 @@ from gumtrace.kernels import ops
 from gumtrace.kernels.kinds import ATTEMPTS, EXPLICIT, NOT_A_NUMBER, Geometry
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
-from gumtrace.structures.recursion import Algorithm, Run, argmin_of, execute, key_set, started
+from gumtrace.structures.recursion import (
+    Algorithm,
+    Run,
+    argmin_of,
+    check_repeatable,
+    execute,
+    execute_along,
+    key_set,
+    started,
+    unrepeatable,
+)
 from gumtrace.structures.replay import Choose, every_run
 from gumtrace.traces.trace import Layout, Trace, indicator
 
@@ -102,11 +111,14 @@ class Custom(Structure):
         status = ops.check_logits(*self._head, self._rows().detach())
         self._complain(status * (status == NOT_A_NUMBER))
         if self.batch_shape.numel() > 0:
-            self._run(_noise(self._rows()[0]))
+            self._run(_noise(self._rows()[0]), check=True)
 
-    def _run(self, noise: np.ndarray) -> Run:
+    def _run(self, noise: np.ndarray, check: bool = False) -> Run:
         racing = set(np.flatnonzero(noise > -np.inf).tolist())
-        return execute(self.algorithm, racing, argmin_of(noise))
+        run = execute(self.algorithm, racing, argmin_of(noise))
+        if check:
+            check_repeatable(self.algorithm, racing, run)
+        return run
 
     def sample_trace(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Trace:
         """Traces of independent runs, one after the other."""
@@ -117,7 +129,8 @@ class Custom(Structure):
     def _trace_rows(self, rows: Tensor, shape: torch.Size) -> Trace:
         status = ops.check_logits(*self._head, rows)
         self._complain(status * (status == NOT_A_NUMBER))
-        return self._pack([self._run(_noise(row)) for row in rows], shape)
+        runs = [self._run(_noise(row), check=self._validate_args and i == 0) for i, row in enumerate(rows)]
+        return self._pack(runs, shape)
 
     def conditional(self, trace: Trace, *, generator: torch.Generator | None = None) -> Tensor:
         """G given the trace. An algorithm may subtract in any way, so each draw is run again, and those that lost
@@ -127,10 +140,21 @@ class Custom(Structure):
             broken = ~self.trace(g).equals(trace)
             if not broken.any():
                 return g
+            self._check_replay(trace, int(broken.flatten().nonzero()[0]))
             anew = super().conditional(trace, generator=generator)
             g = torch.where(broken[(..., *[None] * self._key_dim)], anew, g)
         self._warn_of_broken(~self.trace(g).equals(trace), g.dtype)
         return g
+
+    def _check_replay(self, trace: Trace, item: int) -> None:
+        """That a trace which was lost is one that the algorithm would make again."""
+        keys = self._layout.geometry.keys
+        winners, links = (rows[item].tolist() for rows in trace.rows())
+        groups = {key: group for key, group in enumerate(links[:keys]) if group > -2}
+        run = execute_along(self.algorithm, set(groups), winners)
+        check_repeatable(self.algorithm, set(groups), run)
+        if run.winners != [winner for winner in winners if winner >= 0] or run.group != groups:
+            raise ValueError(unrepeatable("a hook"))
 
     def enumerate_traces(self) -> Trace:
         """Every trace of an unbatched distribution: all ways that the hooks can go."""
@@ -141,7 +165,9 @@ class Custom(Structure):
         racing = set(self.racing.flatten().nonzero().flatten().tolist())
 
         def decide(choose: Choose) -> tuple[Run]:
-            return (execute(self.algorithm, racing, lambda part: choose(sorted(part))),)
+            run = execute(self.algorithm, racing, lambda part: choose(sorted(part)))
+            check_repeatable(self.algorithm, racing, run)
+            return (run,)
 
         runs = [run for (run,) in every_run(decide)]
         return self._pack(runs, torch.Size([len(runs)]))
@@ -183,16 +209,6 @@ def _starting_keys(algorithm: Algorithm, logits: Tensor, event_dim: int) -> Tens
     return racing.reshape(shape)
 
 
-CAPRICIOUS = "Custom: the algorithm took another way than before with the same winners; hooks must depend on them alone"
-
-
-def _recorded(part: frozenset[int], replay: Iterator[int]) -> int:
-    winner = next(replay, -1)
-    if winner not in part:
-        raise ValueError(CAPRICIOUS)
-    return winner
-
-
 def _noise(row: Tensor) -> np.ndarray:
     return row.detach().cpu().contiguous().numpy()
 
@@ -203,11 +219,10 @@ def _combined(trace: Trace, algorithm, value_shape: torch.Size) -> Tensor:
     values = []
     choices, groups = trace.rows()
     for winners, links in zip(choices.tolist(), groups[:, :keys].tolist(), strict=True):
-        replay = iter(winners)
         racing = {key for key, group in enumerate(links) if group > -2}
-        run = execute(algorithm, racing, lambda part, replay=replay: _recorded(part, replay))
-        if any(winner >= 0 for winner in replay):
-            raise ValueError(CAPRICIOUS)
+        run = execute_along(algorithm, racing, winners)
+        if run.winners != [winner for winner in winners if winner >= 0]:
+            raise ValueError(unrepeatable("a hook"))
         values.append(torch.as_tensor(run.value(algorithm)))
     stacked = torch.stack(values) if values else torch.empty(0, *value_shape)
     return stacked.reshape(trace.shape + stacked.shape[1:]).to(trace.device)

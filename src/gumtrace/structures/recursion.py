@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from gumtrace.kernels.cpu.arborescence import exponentials, subtract
 
@@ -56,6 +57,7 @@ class Run:
     parents: list[int] = field(default_factory=list)  # group -> group it extends
     decisions: list[int] = field(default_factory=list)  # group -> decision it adds
     frames: list[Frame] = field(default_factory=list)  # the calls, outermost first
+    answers: list[tuple[str, Any]] = field(default_factory=list)  # what each hook returned, but for R
     end: tuple[frozenset[int], Any] = (frozenset(), None)  # K and R when it stopped
 
     def decide(self, members: frozenset[int], winner: int) -> None:
@@ -68,6 +70,10 @@ class Run:
                 self.decisions.append(len(self.winners))
             self.group[key] = extended[old]
         self.winners.append(winner)
+
+    def noted(self, hook: str, answer: Any) -> Any:
+        self.answers.append((hook, answer))
+        return answer
 
     def value(self, algorithm: Any) -> Any:
         """What combine builds; a run that stopped at once is combined from nothing."""
@@ -83,15 +89,15 @@ def execute(algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[
     """Run the algorithm on the keys that race, with `choose` for the argmin of a part."""
     K, R = started(algorithm)
     K = key_set(K, "start() returned") & racing
-    run = Run(dict.fromkeys(sorted(K), -1))
+    run = Run(dict.fromkeys(sorted(K), -1), answers=[("start", K)])
     won: set[int] = set()
     step = 0
-    while not algorithm.stop(K, R):
+    while not run.noted("stop", bool(algorithm.stop(K, R))):
         parts = algorithm.split(K, R)
         if not isinstance(parts, Iterable):
             raise TypeError(f"step {step}: split returned {parts!r}, which is not a list of sets of keys")
         parts = [key_set(part, f"step {step}: split returned") for part in parts]
-        _check_partition(parts, K, step)
+        _check_partition(run.noted("split", parts), K, step)
         winners: list[int | None] = []
         for part in parts:
             settled = part & won  # a key that won before is at zero already: no decision
@@ -113,10 +119,41 @@ def execute(algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[
             raise ValueError(
                 f"step {step}: map must drop at least one key, but all {len(K)} stayed, key {min(K, default=None)}"
             )
-        K = smaller
+        K = run.noted("map", smaller)
         step += 1
     run.end = (K, R)
     return run
+
+
+def execute_along(algorithm: Algorithm, racing: set[int], winners: Iterable[int]) -> Run:
+    """Run along recorded winners; where the algorithm goes another way, the first key of a part wins."""
+    replay = iter(winners)
+
+    def choose(part: frozenset[int]) -> int:
+        winner = next(replay, -1)
+        return winner if winner in part else min(part)
+
+    return execute(algorithm, racing, choose)
+
+
+def check_repeatable(algorithm: Algorithm, racing: set[int], run: Run) -> None:
+    """Run again along the winners of a run. Probabilities rest on hooks that depend on their arguments alone, and such
+    hooks answer as before."""
+    again = execute_along(algorithm, racing, run.winners)
+    for step, (before, now) in enumerate(zip(run.answers, again.answers, strict=False)):
+        if before != now:
+            raise ValueError(unrepeatable(f"{before[0]} (step {max(step - 1, 0) // 3})"))
+    if callable(getattr(algorithm, "combine", None)):
+        before, now = (torch.as_tensor(each.value(algorithm)) for each in (run, again))
+        if before.shape != now.shape or not torch.allclose(before, now, rtol=0, atol=0, equal_nan=True):
+            raise ValueError(unrepeatable("combine"))
+
+
+def unrepeatable(hook: str) -> str:
+    return (
+        f"Custom: {hook} answered otherwise than before, though the winners were the same; hooks must depend on their "
+        "arguments alone, not on chance, the noise, or earlier calls"
+    )
 
 
 def argmin_of(noise: np.ndarray) -> Callable[[frozenset[int]], int]:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
+from gumtrace.structures.recursion import unrepeatable
+
 Choose = Callable[[list[int]], int]  # picks the winner among racing keys
 
 
@@ -17,7 +19,10 @@ def every_run(decide: Callable[[Choose], tuple]) -> Iterator[tuple]:
             if position == len(path):
                 path.append([0, len(keys)])
             position += 1
-            return keys[path[position - 1][0]]
+            choice, choices = path[position - 1]
+            if choices != len(keys):
+                raise ValueError(unrepeatable("a hook"))  # only an algorithm of a user's can do so
+            return keys[choice]
 
         yield decide(choose)
         while path and path[-1][0] + 1 == path[-1][1]:
