@@ -1,6 +1,7 @@
 """Cheap functions c(X) of a structure, fitted to the objective as training goes along.
 
-All they learn is part of their state: it goes with `state_dict()`, `.to(device)` and copies of the estimator.
+All they learn is part of their state: it goes with `state_dict()`, `.to(device)` and copies of the estimator. So they
+learn nothing from a loss that is not finite: it would stay.
 """
 
 import torch
@@ -26,7 +27,7 @@ class _Surrogate(nn.Module):
 
 
 class LinearSurrogate(_Surrogate):
-    """c(X) = w·φ(X), by ridge regression on all losses seen, older ones counting less.
+    """c(X) = w·φ(X), by ridge regression on all finite losses seen, older ones counting less.
 
     φ is a one and the entries of the structure; `PairwiseSurrogate` adds their products.
 
@@ -35,7 +36,7 @@ class LinearSurrogate(_Surrogate):
 
     Args:
         ridge: how strongly w is held at zero, in losses: 1 is safe while there are fewer losses than features, and
-            little next to many.
+            little next to many. The weight of the one is free: a constant in the loss changes no other weight.
         forget: weight of a call's losses relative to the next one's; 1 if the objective does not change.
     """
 
@@ -63,18 +64,23 @@ class LinearSurrogate(_Surrogate):
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         if not len(self.weight):
             return x.new_zeros(x.shape[:-1])
-        return self.predict(x, self.weight.to(x.dtype))
+        weight = self.weight.to(x.dtype)
+        return self.predict(x, weight[1:]) + weight[0]  # added last: it may be large next to the rest
 
     def predict(self, x: Tensor, weight: Tensor) -> Tensor:
-        """w·φ(X), (*S,)."""
-        return weight[0] + x @ weight[1:]
+        """w·φ(X) but for the one, (*S,)."""
+        return x @ weight
 
     @torch.no_grad()
     def fit(
         self, x: Tensor, loss: Tensor, context: Tensor | None = None, generator: torch.Generator | None = None
     ) -> None:
         """Take these losses into account, if not at the next call then soon."""
-        x, loss = x.flatten(0, -2).double(), loss.flatten().double()
+        x, loss = x.flatten(0, -2), loss.flatten().double()
+        usable = _usable(loss, x.dtype)
+        x, loss = x[usable].double(), loss[usable]
+        if not len(loss):
+            return
         if not len(self.gram):
             self._start(x)
         self.waiting = torch.cat([self.waiting, x])
@@ -102,12 +108,18 @@ class LinearSurrogate(_Surrogate):
         self.waiting, self.waiting_loss, self.waiting_weight = (t[:0].clone() for t in rows)
 
     def _solve(self) -> None:
-        """Features that never occurred have weight zero: they need not be solved for."""
+        """Features that never occurred have weight zero: they need not be solved for.
+
+        The first feature is the one. It is not held at zero, and the losses are taken from their mean.
+        """
         occurred = self.gram.diagonal().nonzero().squeeze(-1)
         system = self.gram[occurred[:, None], occurred]
-        system.diagonal().add_(self.ridge)
-        solved = torch.cholesky_solve(self.moment[occurred, None], torch.linalg.cholesky(system))
+        system.diagonal()[1:].add_(self.ridge)
+        mean = self.moment[0] / self.gram[0, 0]
+        moment = (self.moment - mean * self.gram[0])[occurred, None]
+        solved = torch.cholesky_solve(moment, torch.linalg.cholesky(system))
         self.weight = torch.zeros_like(self.moment).index_copy_(0, occurred, solved[:, 0])
+        self.weight[0] += mean
 
     def _apply(self, fn, recurse=True):
         """Moves with the estimator to its device; the normal equations need float64 all the same."""
@@ -130,8 +142,8 @@ class PairwiseSurrogate(LinearSurrogate):
         size = x.shape[-1]
         i, j = _pairs(x)
         form = x.new_zeros(size, size)
-        form[i, j] = weight[size + 1 :]
-        return super().predict(x, weight[: size + 1]) + (x @ form * x).sum(-1)
+        form[i, j] = weight[size:]
+        return super().predict(x, weight[:size]) + (x @ form * x).sum(-1)
 
     def _start(self, x: Tensor) -> None:
         size = x.shape[-1]
@@ -150,7 +162,7 @@ def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class MLPSurrogate(nn.Module):
-    """A perceptron on the structure and the context, trained by Adam on recent losses.
+    """A perceptron on the structure and the context, trained by Adam on recent finite losses.
 
     It never looks at a value, and its tensors stay where they are: a training step with it can be a CUDA graph. It
     computes in float32 or float64, whatever is around it. Each process learns from its own losses: keep it out of
@@ -193,7 +205,7 @@ class MLPSurrogate(nn.Module):
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         inputs = self._inputs(x, context)
         with torch.autocast(x.device.type, enabled=False):
-            return (self.net(inputs).squeeze(-1) * self.spread + self.centre).to(x.dtype)
+            return (self.net(inputs).squeeze(-1) * self.spread).to(x.dtype) + self.centre
 
     @torch.no_grad()
     def fit(
@@ -219,11 +231,13 @@ class MLPSurrogate(nn.Module):
         return inputs.to(self.centre.dtype)
 
     def _remember(self, inputs: Tensor, losses: Tensor) -> Tensor:
-        """How many losses there are now."""
-        place = (self.count + torch.arange(len(losses), device=losses.device)) % self.memory
-        self.seen.index_copy_(0, place, inputs)
-        self.losses.index_copy_(0, place, losses)
-        self.count += len(losses)
+        """How many losses there are now. Those of no use come behind the others, and there all stays as it was."""
+        usable = _usable(losses, losses.dtype) & inputs.isfinite().all(-1)
+        rank = torch.where(usable, usable.cumsum(0), usable.sum() + (~usable).cumsum(0)) - 1
+        place = (self.count + rank) % self.memory
+        self.seen.index_copy_(0, place, torch.where(usable[:, None], inputs, self.seen[place]))
+        self.losses.index_copy_(0, place, torch.where(usable, losses, self.losses[place]))
+        self.count += usable.sum()
         known = self.count.clamp(1, self.memory)  # there may be none in an empty batch
         inside = torch.arange(self.memory, device=losses.device) < known
         self.centre.copy_(self.losses.sum() / known)
@@ -253,6 +267,11 @@ class MLPSurrogate(nn.Module):
         if self.centre.dtype.itemsize < 4:
             super()._apply(lambda t: t.float() if t.is_floating_point() else t, recurse)
         return self
+
+
+def _usable(loss: Tensor, dtype: torch.dtype) -> Tensor:
+    """Which losses can be learnt from: those that are finite, as are the sums of their squares in this dtype."""
+    return loss.abs() < torch.finfo(dtype).max ** 0.4
 
 
 def _with_context(x: Tensor, context: Tensor | None) -> Tensor:
