@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gumtrace.relaxations.sinkhorn import permutation_matrix, sinkhorn
 from gumtrace.relaxations.subset import relax_subset
+from gumtrace.relaxations.transforms import refuse_transforms
 from gumtrace.relaxations.trees import arborescence_marginals, spanning_tree_marginals
 from gumtrace.structures.arborescence import Arborescence
 from gumtrace.structures.base import Structure
@@ -25,7 +26,8 @@ KINDS: dict[type, tuple[str, ...]] = {  # the first is the default
 
 
 def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str | None = None) -> Tensor:
-    """A soft value of the same shape, inside the polytope, differentiable twice in noise and temperature.
+    """A soft value of the same shape, inside the polytope, differentiable twice in noise and temperature: by autograd,
+    not by torch.func.
 
     Args:
         dist: a Subset, Permutation with matrix=True, Matching, SpanningTree or Arborescence.
@@ -42,6 +44,7 @@ def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str
     >>> round(soft.sum().item(), 4)
     2.0
     """
+    refuse_transforms("relax")
     kind = _checked_kind(dist, kind)
     if not torch.is_tensor(noise) or not noise.is_floating_point():
         got = f"a {noise.dtype} tensor" if torch.is_tensor(noise) else type(noise).__name__

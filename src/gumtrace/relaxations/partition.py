@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from gumtrace.kernels.cpu.matrix_tree import NO_EDGE
+from gumtrace.relaxations.transforms import refuse_transforms
 from gumtrace.relaxations.trees import arborescence_marginals
 
 
@@ -26,6 +27,7 @@ def arborescence_log_partition(u: Tensor, root: int = 0, nodes: Tensor | None = 
     """
     if not 0 <= root < max(u.shape[-1], 1):
         raise ValueError(f"arborescence_log_partition: root {root} is not one of the {u.shape[-1]} nodes")
+    refuse_transforms("arborescence_log_partition")
     return _LogPartition.apply(u, root, nodes)  # type: ignore[return-value]
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gumtrace.kernels.cpu import transport
 from gumtrace.kernels.cpu.threads import run
+from gumtrace.relaxations.transforms import refuse_transforms
 
 SPREAD = 16.0  # temperature is raised until u spreads no further; Newton's method starts from there
 COOLING = 4.0  # then temperature falls by this factor
@@ -49,6 +50,7 @@ def sinkhorn(
     """
     if u.dim() < 2:
         raise ValueError(f"sinkhorn: u must be (*S, n, m), got {tuple(u.shape)}")
+    refuse_transforms("sinkhorn")
     n, m = u.shape[-2:]
     x = _wide(u).reshape(u.shape[:-2].numel(), n, m)
     racing = x > -torch.inf

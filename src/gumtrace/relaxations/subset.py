@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gumtrace.kernels.cpu import shift as kernels
 from gumtrace.relaxations import expfamily
+from gumtrace.relaxations.transforms import refuse_transforms
 
 # x as a function of u + ν, and the slope of that function as one of x (0 * x: a slope with derivative 0, not with none)
 _MAPS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
@@ -44,6 +45,7 @@ def relax_subset(u: Tensor, k: int | Tensor, kind: str = "expfamily") -> Tensor:
     """
     if kind not in KINDS:
         raise ValueError(f"relax_subset: the kinds are {', '.join(KINDS)}, not {kind!r}")
+    refuse_transforms("relax_subset")
     sizes, smallest, largest = _sizes(u, k)
     if u.numel() == 0:
         return u.clone()

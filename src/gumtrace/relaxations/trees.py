@@ -15,6 +15,7 @@ from torch import Tensor
 from gumtrace.kernels.cpu import matrix_tree
 from gumtrace.kernels.cpu.matrix_tree import HELD, NO_EDGE, UNDIRECTED
 from gumtrace.kernels.cpu.threads import run
+from gumtrace.relaxations.transforms import refuse_transforms
 
 
 def spanning_tree_marginals(u: Tensor, nodes: Tensor | None = None) -> Tensor:
@@ -62,6 +63,7 @@ def arborescence_marginals(u: Tensor, root: int = 0, nodes: Tensor | None = None
 def _marginals(name: str, u: Tensor, nodes: Tensor | None, root: int) -> Tensor:
     if u.dim() < 2 or u.shape[-1] != u.shape[-2]:
         raise ValueError(f"{name}: u must be (*S, n, n), got {tuple(u.shape)}")
+    refuse_transforms(name)
     n, shape = u.shape[-1], u.shape[:-2]
     sizes = None
     if nodes is not None:
