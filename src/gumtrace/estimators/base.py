@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
+from gumtrace.relaxations.transforms import refuse_transforms
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 
@@ -19,9 +21,15 @@ class Estimator(nn.Module):
     backpropagation) and to the estimator's own parameters (that of its variance). Where gradients are switched off
     there is only the value, for as many objective calls as there are samples.
 
+    The objective may write into the values it gets. A loss that is nan or infinite is an error that names the sample
+    and the item, a `ValueError`. Where the distribution was made with `validate_args=False` losses are not checked: the
+    value and the gradient of that item are then not finite, those of the other items are as without it, and neither
+    surrogates nor the estimator's own parameters learn from it.
+
     Args of the call:
         dist: a structure.
-        objective: gets values of shape samples + batch + event, returns losses of shape samples + batch, of any dtype.
+        objective: gets values of shape samples + batch + event, returns losses of shape samples + batch, of any real
+            dtype.
         context: features (*batch, c) for critics and surrogates that use them.
         generator: where the randomness comes from.
     """
@@ -60,28 +68,79 @@ class Estimator(nn.Module):
         """Losses (samples, *batch), and a number (*batch,) whose gradient is the estimate for the logits."""
         raise NotImplementedError
 
+    def refuse_transforms(self) -> None:
+        """An error inside a function that torch.func transforms: for those that differentiate through relaxations, or
+        inside the call."""
+        refuse_transforms(type(self).__name__, ", or take TraceREINFORCE, which it can transform")
+
     def evaluate(self, dist: Structure, objective: Objective, value: Tensor) -> Tensor:
-        """The objective, with its shape checked."""
+        """The objective, with its losses checked."""
         return losses(type(self).__name__, dist, objective, value)
+
+    def evaluate_differentiably(self, dist: Structure, objective: Objective, value: Tensor) -> Tensor:
+        """`evaluate`, for an estimator whose gradient goes through the value: an error where the loss does not depend
+        on it."""
+        if torch.compiler.is_compiling():  # the graph is not there yet
+            return self.evaluate(dist, objective, value)
+        node = value.grad_fn  # an objective that writes into the value gives it another one
+        loss = self.evaluate(dist, objective, value)
+        if node is not None and not _reaches(loss.grad_fn, node):
+            raise ValueError(
+                f"{type(self).__name__}: the objective must be differentiable in the structure, and no gradient of its "
+                "losses reaches it; TraceREINFORCE and RELAX take any objective"
+            )
+        return loss
 
     def extra_repr(self) -> str:
         return f"samples={self.samples}"
 
 
 def losses(name: str, dist: Structure, objective: Objective, value: Tensor) -> Tensor:
-    """The objective of values (samples, *batch, *event), with its shape checked; counts become numbers to compute with.
+    """The objective of values (samples, *batch, *event), with its losses checked; counts become numbers to compute
+    with.
 
-    A half type becomes that of the log-rates: differences of losses are taken, and averaged.
+    A half type becomes that of the log-rates: differences of losses are taken, and averaged. What is computed from the
+    value must be computed before: the objective may write into it.
     """
+    shape = value.shape
+    want = shape[: len(shape) - len(dist.event_shape)]
     loss = objective(value)
-    want = value.shape[: value.dim() - len(dist.event_shape)]
     if not torch.is_tensor(loss) or loss.shape != want:
         got = f"shape {tuple(loss.shape)}" if torch.is_tensor(loss) else type(loss).__name__
         raise ValueError(
             f"{name}: the objective must return one loss for each sample and item, shape {tuple(want)}, for values of "
-            f"shape {tuple(value.shape)}; got {got}"
+            f"shape {tuple(shape)}; got {got}"
         )
-    return loss.to(torch.promote_types(loss.dtype, dist.log_rates.dtype))
+    if loss.is_complex():
+        raise TypeError(f"{name}: the objective must return real losses, got {loss.dtype}")
+    loss = loss.to(torch.promote_types(loss.dtype, dist.log_rates.dtype))
+    if dist._validate_args:
+        _check_finite(name, dist, loss)
+    return loss
+
+
+def _check_finite(name: str, dist: Structure, loss: Tensor) -> None:
+    flat = loss.detach().flatten()
+    bad = flat.isfinite().logical_not().nonzero()
+    if len(bad) > 0:
+        first = int(bad[0])
+        sample, where = first // dist.batch_shape.numel(), checks.item_name(first, dist.batch_shape)
+        raise checks.NotFinite(f"{name}: the loss of sample {sample} of {where} is {flat[first].item()}")
+
+
+def _reaches(start: Node | None, node: Node) -> bool:
+    """Whether backward from `start` comes to the node."""
+    if start is None or start is node:
+        return start is node
+    seen, ahead = {start}, [start]
+    while ahead:
+        for before, _ in ahead.pop().next_functions:
+            if before is node:
+                return True
+            if before is not None and before not in seen:
+                seen.add(before)
+                ahead.append(before)
+    return False
 
 
 def checked_count(name: str, what: str, count: int, least: int = 1) -> int:
@@ -93,7 +152,7 @@ def checked_count(name: str, what: str, count: int, least: int = 1) -> int:
 def advantage(loss: Tensor, leave_one_out: bool) -> Tensor:
     """Losses (samples, *batch) less the mean of the other samples' losses."""
     if not leave_one_out:
-        return loss
+        return loss.clone()  # the objective may own the tensor, and fill it again in its next call
     samples = len(loss)
     return (loss - loss.mean(0)) * (samples / (samples - 1))
 
@@ -113,11 +172,15 @@ class Inject(torch.autograd.Function):
     `grad_x` (*batch, *keys) is weighted item by item. The parameters' gradients, which are sums over the batch, get
     the mean of the absolute weights: with `loss.mean()` that makes them the gradient of the mean over the batch. A
     reward is maximised by `(-loss).mean()`; its variance is to be minimised all the same.
+
+    Those gradients depend on x, on the losses and on the parameters in ways that are not recorded, so that what is
+    handed out cannot be differentiated again: `name` says so.
     """
 
     @staticmethod
-    def forward(ctx, x, grad_x, batch_dim, count, *parameters_and_grads):
-        ctx.batch_dim = batch_dim
+    def forward(ctx, name, batch_dim, count, loss, x, grad_x, *parameters_and_grads):
+        ctx.name, ctx.batch_dim = name, batch_dim
+        ctx.behind = loss, x, *parameters_and_grads[:count]  # whose graphs are wanted: their numbers may change
         ctx.save_for_backward(grad_x, *parameters_and_grads[count:])
         return x.new_zeros(x.shape[:batch_dim])
 
@@ -127,5 +190,24 @@ class Inject(torch.autograd.Function):
         weight = grads[0]
         to_x = weight.reshape(weight.shape + (1,) * (grad_x.dim() - ctx.batch_dim)) * grad_x
         mean = weight.abs().mean() if weight.numel() else weight.sum()
-        to_parameters = [mean * g for g in parameter_grads]
-        return to_x, None, None, None, *to_parameters, *[None] * len(to_parameters)
+        handed = [to_x, *(mean * g for g in parameter_grads)]
+        if torch.is_grad_enabled():  # with create_graph=True
+            handed = _Final.apply(ctx.name, len(handed), *handed, *ctx.behind)
+        to_x, *to_parameters = handed  # type: ignore[misc]
+        return None, None, None, None, to_x, None, *to_parameters, *[None] * len(to_parameters)
+
+
+class _Final(torch.autograd.Function):
+    """The first `count` of the tensors, as if they depended on all of them in a way nobody can differentiate."""
+
+    @staticmethod
+    def forward(ctx, name, count, *tensors):
+        ctx.name = name
+        return tuple(x.view_as(x) for x in tensors[:count])
+
+    @staticmethod
+    def backward(ctx, *grads):
+        raise NotImplementedError(
+            f"{ctx.name}: its gradient cannot be differentiated again; that of TraceREINFORCE can, at fixed samples "
+            "and losses"
+        )

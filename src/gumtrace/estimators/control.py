@@ -17,6 +17,8 @@ from gumtrace.estimators.relaxed import relaxed
 from gumtrace.structures.base import Structure
 from gumtrace.structures.spanning_tree import SpanningTree
 
+_FAR = 2.0**60  # of noise that a critic sees: a logit at the lowest number of its dtype must not overflow in it
+
 
 class ControlVariate(Estimator):
     """The formula, for any c. With K > 1 samples, the residuals L - c(G̃) are compared with those of the others."""
@@ -31,12 +33,16 @@ class ControlVariate(Estimator):
         raise NotImplementedError
 
     def estimate(self, dist, objective, context, generator):
+        self.refuse_transforms()
         parameters = [p for p in self.parameters() if p.requires_grad]
         loss, grad, spread = self._estimate(dist, objective, context, generator, bool(parameters))
         tuned = torch.autograd.grad(spread, parameters, allow_unused=True) if parameters else ()
         tuned = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, tuned, strict=True)]
+        # An optimiser would keep a nan for good: what says nothing of the variance changes no parameter.
+        tuned = [torch.where(g.isfinite(), g, 0.0) for g in tuned]
+        name, batch_dim = type(self).__name__, len(dist.batch_shape)
         gradients = Inject.apply(
-            dist.log_rates, grad.detach(), len(dist.batch_shape), len(parameters), *parameters, *tuned
+            name, batch_dim, len(parameters), loss, dist.log_rates, grad.detach(), *parameters, *tuned
         )
         return loss.mean(0) + gradients
 
@@ -53,11 +59,11 @@ class ControlVariate(Estimator):
         weight = advantage(loss.detach() - control, self.leave_one_out)
         # c is evaluated at fixed noise, so that its own parameters stay in g while x enters through the noise alone
         score = weight * dist.trace_log_prob(trace)
-        through_noise = _inner(slope, noise) - _inner(slope_again, again)
+        through_noise = _inner(dist, slope, noise) - _inner(dist, slope_again, again)
         (grad,) = torch.autograd.grad(
             (score.sum() + through_noise) / self.samples, x, create_graph=differentiable, materialize_grads=True
         )
-        return loss, grad, grad.square().sum()
+        return loss, grad, torch.where(grad.isfinite(), grad, 0.0).square().sum()  # an item may have a loss of nan
 
     def _control_and_slope(self, dist, noise, objective, context) -> tuple[Tensor, Tensor]:
         """c and dc/dG at the noise, with a graph to the parameters of c. The scale enters after the derivative, so that
@@ -73,9 +79,9 @@ class RELAX(ControlVariate):
     """A learned critic on the noise as control variate: for any objective.
 
     Args:
-        critic: a module, critic(noise, context) -> (samples, *batch). Noise is 0 where a key does not race, and
-            symmetric for a dense `SpanningTree`, as its value is. See `VectorCritic` and `MatrixCritic`. It must be
-            smooth twice: no ReLU.
+        critic: a module, critic(noise, context) -> (samples, *batch). Noise is 0 where a key does not race, at most
+            2^60 in size, and symmetric for a dense `SpanningTree`, as its value is. See `VectorCritic` and
+            `MatrixCritic`. It must be smooth twice: no ReLU.
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 4, requires_grad=True)
@@ -90,7 +96,7 @@ class RELAX(ControlVariate):
         self.critic = critic
 
     def control(self, dist, noise, objective, context):
-        noise = torch.where(dist.racing, noise, 0.0)
+        noise = torch.where(dist.racing, noise.clamp(-_FAR, _FAR), 0.0)
         if isinstance(dist, SpanningTree) and not dist.is_sparse:
             noise = noise + noise.mT
         control = self.critic(noise, context)
@@ -141,12 +147,9 @@ class REBAR(ControlVariate):
 
     def control(self, dist, noise, objective, context):
         soft = relaxed(dist, noise, self.log_temperature.exp(), self.kind)
-        loss = self.evaluate(dist, objective, soft)
-        if not loss.requires_grad:
-            raise ValueError("REBAR: the objective must be differentiable in the relaxed structure; RELAX takes any")
-        return loss
+        return self.evaluate_differentiably(dist, objective, soft)
 
 
-def _inner(slope: Tensor, noise: Tensor) -> Tensor:
+def _inner(dist: Structure, slope: Tensor, noise: Tensor) -> Tensor:
     """Σ slope · noise over the keys that race."""
-    return (slope * torch.where(noise.isneginf(), 0.0, noise)).sum()
+    return (slope * torch.where(dist.racing, noise, 0.0)).sum()

@@ -9,8 +9,11 @@ from gumtrace.structures.base import Structure
 
 
 def relaxed(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str | None) -> Tensor:
-    """The soft structure in the dtype of the hard one: the objective need not know which of them it gets."""
-    return relax(dist, noise, temperature, kind).to(dist._layout.dtype)
+    """The soft structure in the dtype of the hard one: the objective need not know which of them it gets.
+
+    A copy: the relaxation's backward needs the values that it returned, and the objective may write into its own.
+    """
+    return relax(dist, noise, temperature, kind).to(dist._layout.dtype, copy=True)
 
 
 class _Relaxed(Estimator):
@@ -40,7 +43,8 @@ class StochasticSoftmax(_Relaxed):
     """
 
     def estimate(self, dist, objective, context, generator):
-        return self.evaluate(dist, objective, self.values(dist, generator)).mean(0)
+        self.refuse_transforms()
+        return self.evaluate_differentiably(dist, objective, self.values(dist, generator)).mean(0)
 
     def values(self, dist, generator):
         noise = dist.perturb((self.samples,), generator=generator)
@@ -56,10 +60,11 @@ class StraightThrough(_Relaxed):
     """
 
     def estimate(self, dist, objective, context, generator):
+        self.refuse_transforms()
         noise = dist.perturb((self.samples,), generator=generator)
         soft = relaxed(dist, noise, self.temperature, self.kind)
         hard = dist.trace(noise).value
-        return self.evaluate(dist, objective, hard + (soft - soft.detach())).mean(0)
+        return self.evaluate_differentiably(dist, objective, hard + (soft - soft.detach())).mean(0)
 
 
 class GumbelRao(_Relaxed):
@@ -81,17 +86,14 @@ class GumbelRao(_Relaxed):
         self.draws = checked_count("GumbelRao", "draws", draws)
 
     def estimate(self, dist, objective, context, generator):
+        self.refuse_transforms()
         trace = dist.sample_trace((self.samples,), generator=generator)
+        moved = dist.log_rates - dist.log_rates.detach()  # by nothing: the noise is to follow the log-rates as they are
         soft = torch.zeros(())
         for _ in range(self.draws):
             with torch.no_grad():
                 noise = dist.conditional(trace, generator=generator)
-                constant = torch.where(noise.isneginf(), -torch.inf, noise - dist.log_rates)
-            soft = soft + relax(
-                dist,
-                torch.where(constant.isneginf(), -torch.inf, dist.log_rates + constant),
-                self.temperature,
-                self.kind,
-            )
+            noise = torch.where(dist.racing, noise + moved, -torch.inf)
+            soft = soft + relax(dist, noise, self.temperature, self.kind)
         soft = (soft / self.draws).to(trace.layout.dtype)
-        return self.evaluate(dist, objective, trace.value + (soft - soft.detach())).mean(0)
+        return self.evaluate_differentiably(dist, objective, trace.value + (soft - soft.detach())).mean(0)

@@ -23,7 +23,7 @@ class ScoreEstimator(Estimator):
         self.leave_one_out = checked_leave_one_out(type(self).__name__, samples, leave_one_out)
 
     def draw(self, dist: Structure, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Values (samples, *batch, *event) and their scores (samples, *batch)."""
+        """Values (samples, *batch, *event), for the objective alone, and their scores (samples, *batch)."""
         raise NotImplementedError
 
     def surrogate(
@@ -80,7 +80,7 @@ class StructureREINFORCE(ScoreEstimator):
     def draw(self, dist, generator):
         value = dist.sample((self.samples,), generator=generator)
         try:
-            return value, dist.log_prob(value)
+            return value.clone(), dist.log_prob(value)  # whose backward may need the value as it is
         except (NotImplementedError, ValueError) as reason:  # ValueError: it is tractable, but not at this size
             message = f"StructureREINFORCE needs log_prob of the structure; take TraceREINFORCE instead. ({reason})"
             raise type(reason)(message) from None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gumtrace.estimators.base import Estimator, Objective, advantage, checked_count
 from gumtrace.estimators.surrogates import PairwiseSurrogate
+from gumtrace.relaxations.transforms import refuse_transforms
 from gumtrace.structures.arborescence import Arborescence
 from gumtrace.structures.base import Structure
 from gumtrace.structures.spanning_tree import SpanningTree
@@ -47,10 +48,12 @@ class SurrogateREINFORCE(Estimator):
     def surrogate(
         self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
+        if self.training:  # tensors of a transform must not be remembered after it
+            refuse_transforms("SurrogateREINFORCE", ", or freeze the surrogate by eval()")
         trace = dist.sample_trace((self.samples,), generator=generator)
         value = trace.value
-        loss = self.evaluate(dist, objective, value)
         entries = _entries(dist, value)
+        loss = self.evaluate(dist, objective, value.clone())  # into which it may write
         more = dist.sample_trace((self.extra,), generator=generator)
         with torch.no_grad():
             left = loss - self.fitted(entries, context)
