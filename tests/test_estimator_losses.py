@@ -165,6 +165,12 @@ def test_the_error_names_the_sample_of_a_single_item():
         E.TraceREINFORCE(4)(gt.Subset(torch.zeros(5), 2), lambda x: torch.tensor([0.0, 1.0, torch.nan, torch.nan]))
 
 
+@torch.no_grad()
+def test_losses_whose_sum_overflows_are_finite():
+    f = lambda x: torch.full(x.shape[:-1], 3e38)  # noqa: E731
+    assert E.TraceREINFORCE(1)(gt.Subset(torch.zeros(4, 5), 2), f).isfinite().all()
+
+
 def unchecked():
     return gt.Subset(randn(3, 5), 2, validate_args=False)
 

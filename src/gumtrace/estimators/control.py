@@ -147,7 +147,7 @@ class REBAR(ControlVariate):
 
     def control(self, dist, noise, objective, context):
         soft = relaxed(dist, noise, self.log_temperature.exp(), self.kind)
-        return self.evaluate_differentiably(dist, objective, soft)
+        return self.evaluate_differentiably(dist, objective, soft.clone())
 
 
 def _inner(dist: Structure, slope: Tensor, noise: Tensor) -> Tensor:

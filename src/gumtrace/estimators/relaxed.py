@@ -11,9 +11,9 @@ from gumtrace.structures.base import Structure
 def relaxed(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str | None) -> Tensor:
     """The soft structure in the dtype of the hard one: the objective need not know which of them it gets.
 
-    A copy: the relaxation's backward needs the values that it returned, and the objective may write into its own.
+    The relaxation's backward needs these very numbers: an objective, which may write into them, gets a copy.
     """
-    return relax(dist, noise, temperature, kind).to(dist._layout.dtype, copy=True)
+    return relax(dist, noise, temperature, kind).to(dist._layout.dtype)
 
 
 class _Relaxed(Estimator):
@@ -48,7 +48,7 @@ class StochasticSoftmax(_Relaxed):
 
     def values(self, dist, generator):
         noise = dist.perturb((self.samples,), generator=generator)
-        return relaxed(dist, noise, self.temperature, self.kind)
+        return relaxed(dist, noise, self.temperature, self.kind).clone()
 
 
 class StraightThrough(_Relaxed):
