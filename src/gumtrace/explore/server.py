@@ -89,10 +89,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer(self._post)
 
-    def _answer(self, respond: Callable[[str], tuple[str, bytes]]) -> None:
+    def _answer(self, respond: Callable[[str, bytes | None], tuple[str, bytes]]) -> None:
         try:
+            self._check_headers()
             self._check_sender()
-            kind, body = respond(self.path.partition("?")[0])
+            kind, body = respond(self.path.partition("?")[0], self._body())
         except Refused as refusal:
             self.send_error(refusal.status, str(refusal))
         except Exception:
@@ -101,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(HTTPStatus.OK, kind, body)
 
-    def _get(self, path: str) -> tuple[str, bytes]:
+    def _get(self, path: str, ignored: bytes | None) -> tuple[str, bytes]:
         if path == "/api/structures":
             return "application/json", _json(catalogue())
         if path == "/api/run":
@@ -111,49 +112,63 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.NOT_FOUND, f"there is no {path[:100]} here; the page is at /")
         return TYPES[name.rpartition(".")[2]], self.server.files[name]
 
-    def _post(self, path: str) -> tuple[str, bytes]:
-        asked = self._body()  # first of all, for the connection goes on after it
+    def _post(self, path: str, body: bytes | None) -> tuple[str, bytes]:
+        if body is None:
+            raise Refused(HTTPStatus.LENGTH_REQUIRED, "a request needs a Content-Length")
         if path != "/api/run":
             raise Refused(HTTPStatus.NOT_FOUND, f"nothing takes POST at {path[:100]}; runs are at /api/run")
+        if self.headers.get_content_type() != "application/json":
+            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a request is sent as application/json")
+        try:
+            asked = json.loads(body)
+        except (ValueError, RecursionError):
+            raise Refused(HTTPStatus.BAD_REQUEST, "the request is not JSON") from None
         try:
             with self.server.one_at_a_time:
                 return "application/json", _json(answer(read(asked)))
         except BadRequest as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
+    def _check_headers(self) -> None:
+        """That it is clear where this request ends and what its headers are: the next one comes right behind it."""
+        if self.headers.defects or self.headers.get_payload():  # a line that is no header, which hides those after it
+            raise Refused(HTTPStatus.BAD_REQUEST, "a line of the request is no header")
+        if "Transfer-Encoding" in self.headers:
+            raise Refused(HTTPStatus.BAD_REQUEST, "a request has a Content-Length, and no Transfer-Encoding")
+        for name in ("Host", "Origin", "Content-Length", "Content-Type"):
+            if len(self.headers.get_all(name, [])) > 1:
+                raise Refused(HTTPStatus.BAD_REQUEST, f"a request has one {name} at most")
+
     def _check_sender(self) -> None:
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         if host not in self.server.hosts:
-            self.close_connection = True
             raise Refused(HTTPStatus.FORBIDDEN, f"this server answers at {self.server.url} only")
         if origin is not None and origin.removeprefix("http://") not in self.server.hosts:
-            self.close_connection = True
             raise Refused(HTTPStatus.FORBIDDEN, "pages of other sites cannot use this server")
 
-    def _body(self) -> Any:
-        length = self.headers.get("Content-Length", "")
-        self.close_connection = True  # unless the body is read to its end
+    def _body(self) -> bytes | None:
+        """Of any request, wanted or not: what is left unread would be taken for the next one. None: it has none."""
+        length = self.headers.get("Content-Length")
+        if length is None:
+            return None
         if not length.isascii() or not length.isdigit():
-            raise Refused(HTTPStatus.LENGTH_REQUIRED, "a request needs a Content-Length")
+            raise Refused(HTTPStatus.LENGTH_REQUIRED, "a Content-Length is a number")
         if len(length) > 9 or int(length) > LONGEST_BODY:
             raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request has at most {LONGEST_BODY} bytes")
         try:
             body = self.rfile.read(int(length))
         except TimeoutError:
             raise Refused(HTTPStatus.REQUEST_TIMEOUT, "the rest of the request did not come") from None
-        self.close_connection = self.headers.get("Connection", "").lower() == "close"
-        if self.headers.get_content_type() != "application/json":
-            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a request is sent as application/json")
-        try:
-            return json.loads(body)
-        except (ValueError, RecursionError):
-            raise Refused(HTTPStatus.BAD_REQUEST, "the request is not JSON") from None
+        if len(body) < int(length):
+            raise Refused(HTTPStatus.BAD_REQUEST, "the request is shorter than its Content-Length")
+        return body
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Errors are JSON too, those of the protocol included."""
+        """Errors are JSON too, those of the protocol included. After one the connection ends: there may be a rest of
+        the request that nobody read."""
         if code == HTTPStatus.NOT_IMPLEMENTED:  # what http.server says of methods it has no do_ for
             code, message = HTTPStatus.METHOD_NOT_ALLOWED, "this server takes GET and POST"
-            self.close_connection = True  # there may be a body that nobody read
+        self.close_connection = True
         self._send(code, "application/json", _json({"error": message or HTTPStatus(code).phrase}))
 
     def _send(self, status: int, kind: str, body: bytes) -> None:
