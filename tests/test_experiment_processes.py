@@ -13,6 +13,7 @@ import pytest
 import tiny_runs
 from tiny_runs import TINY, GraphLayout, Killed, metrics
 
+from gumtrace.experiments import checkpoints, files
 from gumtrace.experiments import folder as folders
 from gumtrace.experiments.folder import read_metrics
 
@@ -38,7 +39,9 @@ def test_killed_while_writing(after, run, tmp_path, monkeypatch):
     for moment in itertools.count(1):
         folder = tmp_path / f"killed-{moment}" / "seed-0"
         with monkeypatch.context() as patch:
-            patch.setattr(folders, "write", killing(folders.write, moment, after))
+            write = killing(files.write, moment, after)
+            for module in (folders, checkpoints):
+                patch.setattr(module, "write", write)
             try:
                 run(folder.parent.name, config)
                 break

@@ -10,7 +10,8 @@ from sweeping import Quadratic, QuadraticConfig
 
 from gumtrace.cli import main
 from gumtrace.experiments import evaluation
-from gumtrace.experiments.folder import BEST, CONFIG, FORMAT, RESULT, STATE, RunFolderError, load
+from gumtrace.experiments.checkpoints import BEST, FORMAT, STATE, load
+from gumtrace.experiments.folder import CONFIG, RESULT, RunFolderError
 from gumtrace.experiments.training import train
 
 pytestmark = pytest.mark.usefixtures("one_thread")

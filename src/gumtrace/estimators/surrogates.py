@@ -17,13 +17,21 @@ _BETAS = (0.9, 0.999)
 
 
 class _Surrogate(nn.Module):
-    """Buffers whose sizes the data decide: loading a state brings its own sizes along."""
+    """Buffers whose sizes the data decide: loading a state brings its own sizes along, if they go together."""
 
-    def _load_from_state_dict(self, state_dict, prefix, *args):  # type: ignore[override]
-        for name, buffer in self.named_buffers(recurse=False):
-            if prefix + name in state_dict:
-                setattr(self, name, buffer.new_empty(state_dict[prefix + name].shape))
-        super()._load_from_state_dict(state_dict, prefix, *args)
+    def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors):  # type: ignore[override]
+        names = [name for name, _ in self.named_buffers(recurse=False) if prefix + name in state_dict]
+        sizes = {name: state_dict[prefix + name].shape for name in names}
+        if not self.possible(sizes):
+            errors.append(f"size mismatch for {prefix}*: {', '.join(names)} do not go together")
+            return
+        for name, size in sizes.items():
+            setattr(self, name, getattr(self, name).new_empty(size))
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+
+    def possible(self, sizes: dict[str, torch.Size]) -> bool:
+        """Whether buffers of these sizes can be those of one surrogate; some may be missing."""
+        raise NotImplementedError
 
 
 class LinearSurrogate(_Surrogate):
@@ -56,6 +64,21 @@ class LinearSurrogate(_Surrogate):
             self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
         for name in ("gram", "waiting"):
             self.register_buffer(name, torch.zeros(0, 0, dtype=torch.float64))
+
+    def possible(self, sizes: dict[str, torch.Size]) -> bool:
+        if len(sizes) < len(list(self.buffers())):
+            return True  # torch says what is missing
+        if any(len(size) != getattr(self, name).ndim for name, size in sizes.items()):
+            return False
+        (rows, entries), (features, other) = sizes["waiting"], sizes["gram"]
+        vectors = {"moment": (features,), "waiting_loss": (rows,), "waiting_weight": (rows,)}
+        if other != features or any(sizes[name] != size for name, size in vectors.items()):
+            return False
+        if sizes["weight"] not in ((0,), (features,)):  # nothing was solved yet
+            return False
+        if features <= entries:  # before the first loss
+            return features == entries == 0
+        return self.features(self.gram.new_zeros(1, entries)).shape[-1] == features
 
     def features(self, x: Tensor) -> Tensor:
         """(*S, entries) -> (*S, features), the first of them 1."""

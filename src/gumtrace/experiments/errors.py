@@ -1,5 +1,9 @@
 """What is wrong with a run on disk, said in one line."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class RunFolderError(Exception):
     """The folder cannot be used for this run; the message says why and what to do."""
@@ -14,3 +18,23 @@ class OtherWeights(RunFolderError):
             f"the weights of a checkpoint are not of this version of gumtrace ({reason}): use the version that wrote "
             "it, or choose another --out"
         )
+
+
+def damaged(path: Path, reason: str) -> RunFolderError:
+    return RunFolderError(f"{path} cannot be read ({reason}): delete its folder, and the run begins anew")
+
+
+def other_version(path: Path, reason: str) -> RunFolderError:
+    return RunFolderError(
+        f"{path} is of another version of gumtrace, or not of gumtrace ({reason}): use the version that wrote it, or "
+        "delete its folder and train anew"
+    )
+
+
+@contextmanager
+def weights_of(path: Path) -> Iterator[None]:
+    """Weights that are not those of the model are this file's."""
+    try:
+        yield
+    except OtherWeights as error:
+        raise other_version(path, error.reason) from None

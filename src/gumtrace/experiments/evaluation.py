@@ -5,12 +5,14 @@ from typing import Any
 
 import torch
 
+from gumtrace.experiments.checkpoints import BEST, load
 from gumtrace.experiments.config import Config
-from gumtrace.experiments.errors import OtherWeights
+from gumtrace.experiments.errors import RunFolderError, other_version, weights_of
 from gumtrace.experiments.experiment import Experiment
-from gumtrace.experiments.folder import BEST, CONFIG, RESULT, RunFolderError, load, other_version, read_json
+from gumtrace.experiments.folder import CONFIG, RESULT, read_json, read_result
+from gumtrace.experiments.kinds import has
 from gumtrace.experiments.parallel import Workers
-from gumtrace.experiments.registry import find
+from gumtrace.experiments.registry import find, setting_problem
 from gumtrace.experiments.run import Run
 from gumtrace.experiments.shared_data import SharedData
 from gumtrace.experiments.training import precision
@@ -36,8 +38,8 @@ def restore(
     about = read_json(path / CONFIG)
     if about is None:
         raise RunFolderError(f"{path} holds no run: there is no {CONFIG}")
-    best = load(path / BEST, device)
-    if best is None and "diverged" in (result := read_json(path / RESULT) or {}):
+    best = load(path / BEST)
+    if best is None and "diverged" in (result := read_result(path / RESULT) or {}):
         raise NeverEvaluated(f"{path} diverged {result['diverged']}")
     if best is None:
         raise NeverEvaluated(
@@ -48,10 +50,8 @@ def restore(
         raise ValueError(f"{experiment.name} reads no files: --file is for listops")
     loaded = (shared or SharedData()).load(experiment, config, data, device)
     model = experiment.build(config, loaded, device)
-    try:
+    with weights_of(path / BEST):
         model.load_state_dict(best["model"])
-    except OtherWeights as error:
-        raise other_version(path / BEST, error.reason) from None
     if file is not None:
         model.read_test(file)
     return model
@@ -61,6 +61,8 @@ def _described(path: Path, about: dict[str, Any]) -> tuple[type[Experiment], Con
     """The experiment and the config that a file tells of, if this version has them."""
     if missing := [name for name in ("experiment", "config") if name not in about]:
         raise other_version(path, f"there is no {', no '.join(missing)} in it")
+    if has(about["config"]) and (problem := setting_problem(about["experiment"], about["config"])):
+        raise other_version(path, problem)
     try:
         experiment = find(about["experiment"])
         return experiment, experiment.config_type(**about["config"])

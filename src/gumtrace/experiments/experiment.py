@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gumtrace import estimators
 from gumtrace.estimators import Estimator
+from gumtrace.experiments.archives import is_plain
 from gumtrace.experiments.config import Config
 from gumtrace.experiments.errors import OtherWeights
 from gumtrace.experiments.seeds import mixed
@@ -102,14 +103,29 @@ class Experiment(nn.Module, ABC):
         """Standard deviation of the estimator's gradient to the logits of these items, on average over the entries."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
-        """Weights that do not fit are refused in one line; torch lists all of them."""
-        try:
-            return super().load_state_dict(state_dict, strict, assign)
+        """Weights that do not fit are refused in one line; torch lists all of them, and would convert some."""
+        self.check_weights(state_dict)
+        try:  # of the names and tensors alone: a dictionary from a file may have attributes, which torch would believe
+            return super().load_state_dict({name: state_dict[name] for name in state_dict}, strict, assign)
         except RuntimeError as error:
             if "state_dict" not in str(error):  # a device that is full, say
                 raise
             reason = " ".join(str(error).splitlines()[1:]) or str(error)  # the first line is a heading
             raise OtherWeights(shorten(reason, 200, placeholder=" ...").rstrip(".")) from error
+
+    def check_weights(self, state_dict: Mapping[str, Any]) -> None:
+        """That there is a tensor for each of the model's, of its kind and dtype. Sizes are left to torch: those of what
+        an estimator has learnt may differ."""
+        own = self.state_dict()
+        if missing := [f'"{name}"' for name in own if name not in state_dict]:
+            raise OtherWeights(shorten(f"Missing key(s) in state_dict: {', '.join(missing)}", 200, placeholder=" ..."))
+        for name, value in own.items():
+            if not is_plain(state_dict[name], value):
+                raise OtherWeights(f"{name} is no tensor of {value.dtype}")
+            if state_dict[name].ndim != value.ndim:  # of several numbers some versions of torch would take the first
+                raise OtherWeights(
+                    f"size mismatch for {name}: {value.ndim} dimensions, and not {state_dict[name].ndim}"
+                )
 
     def compile_parts(self) -> None:
         """By torch.compile, all but the estimator: it has the objective in its middle, and may look at gradients."""

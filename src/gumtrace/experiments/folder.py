@@ -1,26 +1,20 @@
 """The folder of a run: its config, metrics as JSON lines and TensorBoard events, the best checkpoint, and the state to
 go on from. Whenever the process is killed, what is on disk is whole: files are written beside and renamed."""
 
-import io
 import json
 import math
 import os
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
-from zipfile import BadZipFile, ZipFile
 
-import torch
-
-from gumtrace.experiments.errors import RunFolderError
+from gumtrace.experiments.checkpoints import BEST, NEXT, STATE, load, save
+from gumtrace.experiments.errors import RunFolderError, damaged
+from gumtrace.experiments.files import Damaged, parsed, read_rows, write
+from gumtrace.experiments.kinds import has, result_problem
 from gumtrace.experiments.locks import give_back, take
 from gumtrace.experiments.registry import completed
 
-CONFIG, METRICS, BEST, STATE, RESULT = "config.json", "metrics.jsonl", "best.pt", "state.pt", "result.json"
-NEXT = "next-best.pt"  # until the state knows of it
-FORMAT = 1  # of checkpoints; those that do not say are of the first
-_BEST = {"iteration", "valid", "model"}
-_HELD = {STATE: {"iteration", "rows", "seconds", "best", "model", "optimiser"}, BEST: _BEST, NEXT: _BEST}
+CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
 
 
 class RunFolder:
@@ -39,8 +33,8 @@ class RunFolder:
 
     def _claim(self, experiment: str, config: dict[str, Any], machine: dict[str, Any]) -> None:
         known = read_json(self.path / CONFIG)
-        if known is not None and not (isinstance(known.get("config"), dict) and "experiment" in known):
-            raise _damaged(self.path / CONFIG, "there is no experiment or no config in it")
+        if known is not None and not (has(known.get("config")) and isinstance(known.get("experiment"), str)):
+            raise damaged(self.path / CONFIG, "there is no experiment or no config in it")
         if known is None:
             if strange := [p.name for p in self.path.iterdir() if p.name in (METRICS, BEST, STATE, RESULT)]:
                 raise RunFolderError(f"{self.path} holds {', '.join(strange)} but no {CONFIG}: not a run to go on with")
@@ -70,25 +64,37 @@ class RunFolder:
 
     def offer_best(self, state: dict[str, Any]) -> None:
         """A model that is the best as soon as the next state is saved."""
-        save(self.path / NEXT, {"format": FORMAT, **state})
+        save(self.path / NEXT, state)
 
     def save_state(self, state: dict[str, Any]) -> None:
-        save(self.path / STATE, {"format": FORMAT, **state})
+        save(self.path / STATE, state)
         self._settle(state)
         if self._events is not None:
             self._events.flush()
 
-    def go_on_from(self, state: dict[str, Any] | None) -> None:
-        """Forget what came after a state: it comes again, and on some devices not quite the same."""
-        self._settle(state)
-        if state and state["best"] and not (self.path / BEST).exists():
+    def best_of(self, state: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The best model that a state knows of. A run cannot end without it: to find out only then would cost hours."""
+        if not state or not state["best"]:
+            return None
+        found = [best for name in (NEXT, BEST) if (best := load(self.path / name)) is not None]
+        if not found:
             raise RunFolderError(
                 f"{self.path / BEST} is gone, and the run cannot end without it: bring it back, or delete its folder"
             )
-        kept = read_metrics(self.path / METRICS)[: state["rows"] if state else 0]
+        for best in found:
+            if best["iteration"] == state["best"]["iteration"]:
+                return best
+        raise damaged(self.path / BEST, f"it is not the best model that {STATE} knows of")
+
+    def go_on_from(self, state: dict[str, Any] | None) -> None:
+        """Forget what came after a state: it comes again, and on some devices not quite the same."""
+        rows, known = read_metrics(self.path / METRICS), state["rows"] if state else 0
+        if len(rows) < known:
+            raise damaged(self.path / METRICS, f"it has {len(rows)} rows, and had {known} when {STATE} was written")
+        self._settle(state)
         if (self.path / METRICS).exists():
-            write(self.path / METRICS, "".join(json.dumps(row) + "\n" for row in kept).encode())
-        self.rows = len(kept)
+            write(self.path / METRICS, "".join(json.dumps(row) + "\n" for row in rows[:known]).encode())
+        self.rows = known
 
     def _settle(self, state: dict[str, Any] | None) -> None:
         offered = load(self.path / NEXT)
@@ -99,8 +105,8 @@ class RunFolder:
         else:
             (self.path / NEXT).unlink()
 
-    def best(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-        return load(self.path / BEST, device)
+    def best(self) -> dict[str, Any] | None:
+        return load(self.path / BEST)
 
     def write(self, name: str, content: dict[str, Any]) -> None:
         self._unused = False
@@ -132,52 +138,6 @@ def _locked(path: Path) -> int:
         raise RunFolderError(f"{path} is in use by another process") from None
 
 
-def write(path: Path, content: bytes) -> None:
-    """All of it or nothing."""
-    beside = path.with_name(f".{path.name}.part")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-
-
-def save(path: Path, state: dict[str, Any]) -> None:
-    content = io.BytesIO()
-    torch.save(state, content)
-    write(path, content.getvalue())
-
-
-def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-    """A checkpoint, None if there is none. Nothing in the file is run; one of another version is refused."""
-    if not path.exists():
-        return None
-    try:
-        with ZipFile(path) as parts:  # as torch writes them, with checksums
-            harmed, names = parts.testzip(), parts.namelist()
-    except BadZipFile:
-        raise _damaged(path, "cut off, or not a checkpoint") from None
-    if harmed is not None:
-        raise _damaged(path, f"a wrong checksum, of {harmed}")
-    if not any(name.endswith("data.pkl") for name in names):
-        raise other_version(path, "it is no file of torch.save")
-    try:
-        found = torch.load(path, map_location=device, weights_only=True)
-    except UnpicklingError:  # it advises to read the file all the same, which may run anything
-        raise other_version(path, "it holds more than tensors and plain values") from None
-    return _checked(path, found)
-
-
-def _checked(path: Path, found: Any) -> dict[str, Any]:
-    if not isinstance(found, dict):
-        raise other_version(path, f"it holds a {type(found).__name__}")
-    if (written := found.get("format", FORMAT)) != FORMAT:
-        raise other_version(path, f"its format is {written!r}, and here it is {FORMAT}")
-    if missing := sorted(_HELD.get(path.name, set()) - found.keys()):
-        raise other_version(path, f"there is no {', no '.join(missing)} in it")
-    return found
-
-
 def write_json(path: Path, content: dict[str, Any]) -> None:
     write(path, json.dumps(content, indent=1).encode())
 
@@ -188,32 +148,26 @@ def _written(value: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
+    """None if there is no such file."""
     try:
-        found = json.loads(path.read_text()) if path.exists() else None
-    except ValueError as error:
-        raise _damaged(path, str(error)) from None
-    if found is not None and not isinstance(found, dict):
-        raise _damaged(path, "it is no JSON object")
-    return found
+        return parsed(path.read_bytes(), path) if path.exists() else None
+    except Damaged as error:
+        raise damaged(path, error.reason) from None
 
 
-def _damaged(path: Path, reason: str) -> RunFolderError:
-    return RunFolderError(f"{path} cannot be read ({reason}): delete its folder, and the run begins anew")
-
-
-def other_version(path: Path, reason: str) -> RunFolderError:
-    return RunFolderError(
-        f"{path} is of another version of gumtrace, or not of gumtrace ({reason}): use the version that wrote it, or "
-        "delete its folder and train anew"
-    )
+def read_result(path: Path) -> dict[str, Any] | None:
+    """Of a run that is done; None if it is not."""
+    result = read_json(path)
+    if result is not None and (problem := result_problem(result)):
+        raise damaged(path, problem)
+    return result
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Rows in order; a last line that was cut off while being written is left out."""
-    rows = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows
+    try:
+        return read_rows(path)
+    except Damaged as error:
+        raise RunFolderError(
+            f"{error.where} cannot be read ({error.reason}): mend the line, or delete the folder and train anew"
+        ) from None

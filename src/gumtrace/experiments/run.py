@@ -38,6 +38,9 @@ class Run:
         self.rates = [(torch.tensor(group["lr"], device=self.device), group["lr"]) for group in groups]
         groups = [{**group, "lr": now} for group, (now, _) in zip(groups, self.rates, strict=True)]
         self.optimiser = torch.optim.AdamW(groups, fused=True, capturable=on_cuda)
+        with self._here():
+            for p in _parameters(self.optimiser):  # and not at a first gradient: every checkpoint holds all of them
+                self.optimiser.state[p] = _moments(p)
         self.shards = workers.mine(self.config.shards)
         self.generators = [torch.Generator(self.device) for _ in self.shards]
         self.index = torch.zeros(self.config.items, dtype=torch.int64, device=self.device)
@@ -247,14 +250,10 @@ class Run:
         self.best = state["best"]
         self.starts.go_on(state.get("starts"))
         self.load_model(state["model"])
-        with self._here():
+        with self._here(), torch.no_grad():
             for i, p in enumerate(_parameters(self.optimiser)):
-                own = self.optimiser.state[p]
-                for name, value in state["optimiser"]["state"].get(i, {}).items():
-                    if name in own:  # in place: a graph knows where it is
-                        own[name].copy_(value)
-                    else:
-                        own[name] = value.to(self.device)
+                for name, own in self.optimiser.state[p].items():  # in place: a graph knows where it is
+                    own.copy_(state["optimiser"]["state"][i][name])
 
     def load_model(self, state: dict[str, Any]) -> None:
         with self._here():
@@ -308,6 +307,15 @@ class Run:
 
 def _parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
     return [p for group in optimiser.param_groups for p in group["params"]]
+
+
+def _moments(p: Tensor) -> dict[str, Tensor]:
+    """What AdamW remembers of a parameter, before its first update."""
+    return {
+        "step": torch.zeros((), dtype=torch.float32, device=p.device),
+        "exp_avg": torch.zeros_like(p),
+        "exp_avg_sq": torch.zeros_like(p),
+    }
 
 
 def _check(experiment: Experiment) -> None:

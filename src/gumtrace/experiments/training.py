@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from gumtrace.benchmark.records import machine
+from gumtrace.experiments.checkpoints import BEST, STATE, load, state_problem
 from gumtrace.experiments.config import Config
-from gumtrace.experiments.errors import OtherWeights
+from gumtrace.experiments.errors import damaged, weights_of
 from gumtrace.experiments.experiment import Experiment
-from gumtrace.experiments.folder import METRICS, RESULT, STATE, RunFolder, load, other_version, read_json, read_metrics
+from gumtrace.experiments.folder import METRICS, RESULT, RunFolder, read_metrics, read_result
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.run import Run
 from gumtrace.experiments.side_by_side import advance
@@ -63,7 +64,7 @@ def train(
                 folder = RunFolder(path, experiment.name, c.to_dict(), about)
                 stack.callback(folder.close)
             workers.wait()
-            results.append(read_json(path / RESULT))
+            results.append(_known(path / RESULT, experiment.better))
             if results[-1] is None:
                 model = experiment.build(c, loaded, workers.device)
                 if compile:
@@ -88,15 +89,26 @@ def precision(config: Config) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = before[1]
 
 
+def _known(path: Path, better: str) -> dict[str, Any] | None:
+    """The result of a run that is done."""
+    result = read_result(path)
+    if result is not None and "diverged" not in result and better not in result["valid"]:
+        raise damaged(path, f"there is no {better} in it, and it did not diverge")
+    return result
+
+
 def _go_on(run: Run, path: Path) -> None:
     """From where it was cut off, if it was. All processes read the state: they share the folder."""
-    state = load(path / STATE, run.device)
+    state = load(path / STATE)
     if state is not None:
-        try:
+        if problem := state_problem(state, run):
+            raise damaged(path / STATE, problem)
+        with weights_of(path / STATE):
             run.load_state_dict(state)
-        except OtherWeights as error:
-            raise other_version(path / STATE, error.reason) from None
     if run.folder is not None:
+        if (best := run.folder.best_of(state)) is not None:
+            with weights_of(path / BEST):
+                run.experiment.check_weights(best["model"])
         run.folder.go_on_from(state)
 
 
@@ -166,7 +178,10 @@ def finish(run: Run) -> dict[str, Any]:
     }
     for row in rows:
         if row["split"] == "starts":
-            result["starts"] = [row[f"start {number}"] for number in range(run.config.starts)]
+            names = [f"start {number}" for number in range(run.config.starts)]
+            if not row.keys() >= set(names):
+                raise damaged(run.folder.path / METRICS, "its row of starts has not all of them")
+            result["starts"] = [row[name] for name in names]
     if run.diverged:
         result["diverged"] = run.diverged
     run.folder.write(RESULT, result)
@@ -175,11 +190,12 @@ def finish(run: Run) -> dict[str, Any]:
 
 def _best(run: Run, folder: RunFolder) -> dict[str, Any]:
     """The best checkpoint and its metrics. A run that diverged before its first has none, and so the worst."""
-    best, reported = folder.best(run.device), {split: {} for split in run.experiment.reported}
+    best, reported = folder.best(), {split: {} for split in run.experiment.reported}
     if best is None:
         run.diverged = run.diverged or f"from the beginning: {run.experiment.better} was never a finite number"
         return {"iteration": None, "valid": {}, **reported}
-    run.load_model(best["model"])
+    with weights_of(folder.path / BEST):
+        run.load_model(best["model"])
     try:
         reported = {split: run.evaluate(split) for split in reported}
     except NotFinite as error:
