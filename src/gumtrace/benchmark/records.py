@@ -4,12 +4,13 @@ import json
 import os
 import platform
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin
 
 import torch
 
@@ -78,9 +79,31 @@ def save(path: str | Path, records: list[Record], machine: dict[str, Any]) -> No
 
 
 def load(path: str | Path) -> tuple[dict[str, Any], list[Record]]:
-    """The machine and the records of a saved run."""
-    body = json.loads(Path(path).read_text(encoding="utf-8"))
-    return body["machine"], [Record(**record) for record in body["records"]]
+    """The machine and the records of a saved run. A file that holds anything else is a ValueError."""
+    try:
+        body = json.loads(Path(path).read_bytes().decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: damaged, or not JSON: {error}") from None
+    kinds = {"machine": dict, "records": list}
+    if not isinstance(body, dict) or not all(isinstance(body.get(name), kind) for name, kind in kinds.items()):
+        raise ValueError(f"{path}: not a file of records, which has a machine and records")
+    return body["machine"], [_record(record, f"{path}, record {i}") for i, record in enumerate(body["records"])]
+
+
+def _record(body: Any, where: str) -> Record:
+    known = {field.name: field for field in fields(Record)}
+    needed = {name for name, field in known.items() if field.default is MISSING}
+    if not isinstance(body, dict) or not needed <= body.keys() <= known.keys():
+        raise ValueError(f"{where}: not a record, which has {', '.join(known)}")
+    if wrong := [name for name, value in body.items() if not _is(value, known[name].type)]:
+        raise ValueError(f"{where}: an impossible {', '.join(wrong)}")
+    return Record(**body)
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether it is of the type that a field has."""
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (get_origin(kind) or kind,)
+    return type(value) in kinds or (type(value) is int and float in kinds)
 
 
 def _version(package: str) -> str | None:

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
             save(args.save, records)
             print(f"{len(records)} runs in {args.save}", file=sys.stderr)
         _show(records, args)
-    except RecordError as error:
+    except (RecordError, OSError) as error:
         print(f"gumtrace table: {error}", file=sys.stderr)
         return 2
     return 0
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(records: list[Record], args: argparse.Namespace) -> None:
     if args.into is not None:
-        args.into.write_text(with_tables(_page(args.into), args.name, written(records, args.name)))
+        args.into.write_text(with_tables(_page(args.into), args.name, written(records, args.name)), encoding="utf-8")
     elif args.format == "markdown":
         print(written(records, args.name), end="")
     else:
@@ -80,9 +80,10 @@ def again(records: list[Record], name: str) -> list[str]:
 
 def _page(file: Path) -> str:
     try:
-        return file.read_text()
-    except OSError as error:
-        raise RecordError(f"{file}: {error.strerror}; it should be a page to put tables into") from None
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise RecordError(f"{file}: {reason}; it should be a page to put tables into") from None
 
 
 def with_tables(page: str, name: str, tables: str) -> str:

@@ -2,17 +2,20 @@
 the code. A recorded file is JSON lines, one run a line, in an order that does not depend on how they were found."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from gumtrace.experiments.folder import CONFIG, METRICS, RESULT, write
-from gumtrace.experiments.registry import completed
+from gumtrace.experiments.files import Damaged, parsed, read_rows, write
+from gumtrace.experiments.folder import CONFIG, METRICS, RESULT
+from gumtrace.experiments.kinds import has, is_count, is_number_or_none, result_problem
+from gumtrace.experiments.registry import completed, setting_problem
 
 PRUNED = "pruned.json"  # in the folder of a run that a search gave up: there were better ones, or it diverged
 SUFFIX = ".jsonl"  # of recorded files
 ITERATION = "iteration"  # of a curve: the one list that is no metric
+_SHOWN = ("device", "cpu", "torch", "date")  # of the machine, in tables
 _DIGITS = 5  # significant, of the numbers in a recorded curve
 
 
@@ -91,16 +94,19 @@ def read_run(folder: str | Path) -> Record:
     folder = Path(folder)
     if not (folder / CONFIG).exists():
         raise RecordError(f"{folder} holds no run: there is no {CONFIG}")
-    about = _parsed(folder / CONFIG, (folder / CONFIG).read_text(encoding="utf-8"))
-    result = folder / RESULT
+    try:
+        about = parsed((folder / CONFIG).read_bytes(), folder / CONFIG)
+        result = parsed((folder / RESULT).read_bytes(), folder / RESULT) if (folder / RESULT).exists() else None
+        rows = read_rows(folder / METRICS)
+    except Damaged as error:
+        raise RecordError(str(error)) from None
     body = {
         **{name: about.get(name) for name in ("experiment", "config", "machine")},
-        "result": _parsed(result, result.read_text(encoding="utf-8")) if result.exists() else None,
-        "curve": _curve(folder / METRICS),
+        "result": result,
+        "curve": _curve(rows),
+        # One that a search gave up may have been trained to its end later.
+        "pruned": (folder / PRUNED).exists() and (result is None or "diverged" in result),
     }
-    # One that a search gave up may have been trained to its end later.
-    lost = body["result"] is None or (isinstance(body["result"], dict) and "diverged" in body["result"])
-    body["pruned"] = (folder / PRUNED).exists() and lost
     return _checked(body, str(folder))
 
 
@@ -120,37 +126,21 @@ def save(file: str | Path, records: Iterable[Record]) -> None:
 def load(file: str | Path) -> list[Record]:
     """The records of a file that `save` wrote."""
     records = []
-    for number, line in enumerate(Path(file).read_text(encoding="utf-8").splitlines(), 1):
+    lines = Path(file).read_bytes().removesuffix(b"\n").split(b"\n")
+    for number, line in enumerate(lines if lines != [b""] else [], 1):
         where = f"{file}, line {number}"
-        records.append(_checked(_parsed(where, line), where))
+        try:
+            records.append(_checked(parsed(line, where), where))
+        except Damaged as error:
+            raise RecordError(str(error)) from None
     return records
 
 
-def _curve(file: Path) -> dict[str, list]:
+def _curve(rows: list[dict[str, Any]]) -> dict[str, list]:
     """The validation rows of a metrics file, as columns."""
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    rows = []
-    for number, line in enumerate(lines, 1):
-        try:
-            rows.append(_parsed(f"{file}, line {number}", line))
-        except RecordError:
-            if number < len(lines):  # the last one may be half written, by a run under way or cut off
-                raise
-    if strange := [row for row in rows if not {ITERATION, "split"} <= row.keys()]:
-        raise RecordError(f"{file}: not a row of metrics: {canonical(strange[0])}")
     valid = [row for row in rows if row["split"] == "valid"]
     names = dict.fromkeys(name for row in valid for name in row if name not in (ITERATION, "split"))
     return {name: [row.get(name) for row in valid] for name in (ITERATION, *names)}
-
-
-def _parsed(where: str | Path, text: str) -> dict[str, Any]:
-    try:
-        body = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise RecordError(f"{where}: damaged, or not JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise RecordError(f"{where}: not a JSON object")
-    return body
 
 
 def _checked(body: dict[str, Any], where: str) -> Record:
@@ -159,26 +149,35 @@ def _checked(body: dict[str, Any], where: str) -> Record:
     if {"pruned", *body} != names:  # files of before searches left marks do not have it
         raise RecordError(f"{where}: not a recorded run, which has {', '.join(sorted(names))}")
     record = Record(**body)
-    problems = {
-        "no experiment is named": not isinstance(record.experiment, str),
-        "the config has no seed or no estimator": not _has(record.config, "seed", "estimator"),
-        "the machine is not described": not isinstance(record.machine, dict),
-        "the result lacks valid or test": record.result is not None and not _has(record.result, "valid", "test"),
-        "the lists of the curve are not of one length": not _is_curve(record.curve),
-    }
-    if wrong := [problem for problem, present in problems.items() if present]:
+    if wrong := list(_problems(record)):
         raise RecordError(f"{where}: {'; '.join(wrong)}")
     return replace(record, config=completed(record.experiment, record.config))
 
 
-def _has(body: Any, *names: str) -> bool:
-    return isinstance(body, dict) and all(name in body for name in names)
+def _problems(record: Record) -> Iterator[str]:
+    if not isinstance(record.experiment, str):
+        yield "no experiment is named"
+    if not has(record.config, "seed", "estimator"):
+        yield "the config has no seed or no estimator"
+    elif type(record.config["seed"]) is not int or not isinstance(record.config["estimator"], str):
+        yield "the seed of the config is no number, or its estimator no name"
+    elif isinstance(record.experiment, str) and (problem := setting_problem(record.experiment, record.config)):
+        yield problem
+    if not has(record.machine) or not all(isinstance(record.machine.get(name, ""), str) for name in _SHOWN):
+        yield "the machine is not described"
+    if record.result is not None and (problem := result_problem(record.result)):
+        yield problem
+    if not _is_curve(record.curve):
+        yield "the lists of the curve are not of one length, or hold more than numbers"
+    if not isinstance(record.pruned, bool):
+        yield "pruned is neither true nor false"
 
 
 def _is_curve(curve: Any) -> bool:
-    if not _has(curve, ITERATION) or not all(isinstance(values, list) for values in curve.values()):
+    if not has(curve, ITERATION) or not all(isinstance(values, list) for values in curve.values()):
         return False
-    return len({len(values) for values in curve.values()}) == 1
+    numbers = all(is_number_or_none(x) for values in curve.values() for x in values)
+    return numbers and all(map(is_count, curve[ITERATION])) and len({len(values) for values in curve.values()}) == 1
 
 
 def _short(x: float | None) -> float | None:

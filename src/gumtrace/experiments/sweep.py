@@ -17,8 +17,11 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from gumtrace.experiments.config import Config
+from gumtrace.experiments.errors import RunFolderError, damaged
 from gumtrace.experiments.experiment import Experiment
-from gumtrace.experiments.folder import RunFolderError, read_json, write
+from gumtrace.experiments.files import write
+from gumtrace.experiments.folder import read_json
+from gumtrace.experiments.kinds import has
 from gumtrace.experiments.locks import exclusive
 from gumtrace.experiments.registry import completed
 from gumtrace.experiments.run import mixed
@@ -103,6 +106,8 @@ def claim(sweep: Sweep) -> None:
         if known is None:
             write(path, json.dumps(mine, indent=1).encode())
             return
+        if not has(known.get("config")) or not isinstance(known.get("experiment"), str):
+            raise damaged(path, "there is no experiment or no config in it")
         theirs, config = completed(known["experiment"], known["config"]), mine["config"]
         if (known["experiment"], theirs) != (mine["experiment"], config):
             names = sorted(config.keys() | theirs.keys())
@@ -126,6 +131,11 @@ def open_study(sweep: Sweep, worker: int = 0) -> Study:
     except (ImportError, OSError, SQLAlchemyError) as error:
         where = "the database" if sweep.on_database else sweep.journal  # an URL may hold a password
         raise SweepError(f"cannot open the study in {where}: {_reason(error)}") from error
+    except Exception as error:  # of many kinds: Optuna believes what it finds in a journal
+        if sweep.on_database:
+            raise
+        reason = f"damaged, or no journal of Optuna: {type(error).__name__}: {_reason(error)}"
+        raise SweepError(f"cannot open the study in {sweep.journal}: {reason}") from error
     # A sampler begins anew with each process: from its seed alone it would repeat what is in the study already.
     seed = None if sweep.seed is None else mixed(sweep.seed, worker, count(study)) % 2**32
     study.sampler = TPESampler(seed=seed, constant_liar=True)

@@ -131,11 +131,19 @@ def load(
     counts = "-".join(map(str, sizes))
     path = Path(folder) / f"layouts-{frames}-frames-{nodes}-nodes-{counts}-seed-{seed}.pt"
     if path.exists():
-        found = caches.read(path, FORMAT, arguments)
-        return Layouts(*(Split(**found[name]) for name in SPLITS))
+        like = {name: _empty(size, frames, nodes)._asdict() for name, size in zip(SPLITS, sizes, strict=True)}
+        found = [Split(**split) for split in caches.read(path, FORMAT, arguments, like).values()]
+        caches.require(path, all(bool(split.positions.isfinite().all()) for split in found), "positions of nodes")
+        return Layouts(*found)
     layouts = generate(**arguments, progress=progress)
     caches.write(path, FORMAT, arguments, {name: getattr(layouts, name)._asdict() for name in SPLITS})
     return layouts
+
+
+def _empty(size: int, frames: int, nodes: int) -> Split:
+    """The dtypes and shapes of a split alone."""
+    positions = torch.empty(size, frames, nodes, 2, dtype=torch.float32, device="meta")
+    return Split(positions, torch.empty(size, nodes, nodes, dtype=torch.bool, device="meta"))
 
 
 def _inverse_length(vectors: Tensor) -> Tensor:

@@ -95,8 +95,10 @@ def load(
     path = Path(folder) / f"listops-{ends}-tokens-depth-{levels}-{counts}-seed-{seed}.pt"
     names = ("train", "valid", "test")
     if path.exists():
-        found = caches.read(path, FORMAT, arguments)
-        return ListOps(*(Split(**found[name]) for name in names))
+        like = {name: _empty(size, lengths[1])._asdict() for name, size in zip(names, sizes, strict=True)}
+        found = [Split(**split) for split in caches.read(path, FORMAT, arguments, like).values()]
+        caches.require(path, all(map(_possible, found)), "expressions")
+        return ListOps(*found)
     made = generate(**arguments, progress=progress)
     caches.write(path, FORMAT, arguments, {name: getattr(made, name)._asdict() for name in names})
     return made
@@ -145,6 +147,21 @@ def read_folder(folder: str | Path, longest: int) -> ListOps:
         raise ValueError(f"{files[0]}: of its expressions only {len(rest)} can be trained and validated with")
     valid = np.arange(len(rest)) % FRESH == 0
     return ListOps(_split(rest[~valid]), _split(rest[valid]), test)
+
+
+def _empty(size: int, longest: int) -> Split:
+    """The dtypes and shapes of a split alone."""
+    dtypes = (torch.uint8, torch.int64, torch.int64, torch.int16)
+    shapes = ((size, longest), (size,), (size,), (size, longest))
+    return Split(*(torch.empty(shape, dtype=x, device="meta") for shape, x in zip(shapes, dtypes, strict=True)))
+
+
+def _possible(split: Split) -> bool:
+    """Whether all numbers are within their bounds; they are places in tables."""
+    ends = (len(VOCABULARY) - 1, split.tokens.shape[-1], 9, split.tokens.shape[-1] - 1)
+    starts = (0, 1, 0, expressions.NO_HEAD)
+    within = [((low <= x) & (x <= high)).all() for x, low, high in zip(split, starts, ends, strict=True)]
+    return bool(torch.stack(within).all())
 
 
 def _only(folder: Path, part: str) -> Path:
