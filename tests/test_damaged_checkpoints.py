@@ -1,5 +1,6 @@
 """Checkpoints that are damaged or made up: one line that says so, or exactly what was saved; never a crash."""
 
+import os
 import random
 import zipfile
 from functools import partial
@@ -24,6 +25,7 @@ pytestmark = [
     # From Python 3.12 on, of a fork where threads run: TensorBoard's may not be gone yet.
     pytest.mark.filterwarnings("ignore:This process .*is multi-threaded:DeprecationWarning"),
 ]
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 CONFIG = TINY.replace(estimator="RELAX")
 
 
@@ -71,16 +73,19 @@ def resumed(halves, folder, data):
     return call
 
 
+@forks
 @pytest.mark.parametrize("name", REFUSED)
 def test_states_that_nobody_would_write(name, resumed):
     assert not resumed(name, REFUSED[name])
 
 
+@forks
 @pytest.mark.parametrize("name", EXACT)
 def test_states_that_are_only_unusual(name, resumed):
     assert resumed(name, EXACT[name])
 
 
+@forks
 def test_states_of_starts(tmp_path, data, monkeypatch):
     """Of a run that was stopped between its starts; the state of the best one is checked as well."""
     config = TINY.replace(starts=3, start_iterations=4)
