@@ -19,6 +19,7 @@ from typing import Any
 from gumtrace.experiments.errors import RunFolderError
 
 CHECKPOINTS = ("state.pt", "best.pt")
+MORE = int(os.environ.get("GUMTRACE_DAMAGE", "1"))  # times as many mutations in every test: for a night
 PATIENCE = 20.0  # seconds for an answer
 
 

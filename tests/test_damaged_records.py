@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from damage import check_read, mutated
+from damage import MORE, check_read, mutated
 from made_up_runs import write_run
 from sweeping import Quadratic, QuadraticConfig, make
 
@@ -109,13 +109,13 @@ def test_mutated_records_are_read_or_refused(tmp_path):
     records.save(file, [read_run(folder)])
     paths, rng, read = [file, *folder.iterdir()], random.Random(0), 0
     good = {path: path.read_bytes() for path in paths}
-    for number in range(400):
+    for number in range(400 * MORE):
         path = paths[number % len(paths)]
         path.write_bytes(mutated(good[path], rng))
         reported = partial(reporting, file if path == file else folder)
         read += check_read(reported, RecordError, path.parent, f"number {number}, {path.name}")
         path.write_bytes(good[path])
-    assert 50 < read < 350
+    assert 50 * MORE < read < 350 * MORE
 
 
 def test_lines_end_where_json_says(tmp_path):
@@ -164,10 +164,10 @@ def test_a_damaged_journal(tmp_path, monkeypatch):
     sweep = make(tmp_path, 2)
     run_sweep(sweep, Jobs())
     good, rng, opened = sweep.journal.read_bytes(), random.Random(0), 0
-    for number in range(60):
+    for number in range(60 * MORE):
         sweep.journal.write_bytes(mutated(good, rng))
         opened += check_read(partial(open_study, sweep), SweepError, sweep.journal, f"number {number}")
-    assert 0 < opened < 60
+    assert 0 < opened < 60 * MORE
 
 
 RECORD = {
