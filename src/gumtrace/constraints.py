@@ -22,6 +22,14 @@ class _Event(constraints.Constraint):
         return f"gumtrace.constraints.{type(self).__name__}"
 
 
+class indicator(_Event):
+    """0/1 over any event."""
+
+    def check(self, value: Tensor) -> Tensor:
+        good = _binary(value)
+        return good.flatten(good.dim() - self.event_dim).all(-1) if self.event_dim else good
+
+
 class subset(_Event):
     """0/1 vectors with k ones, at keys that race."""
 

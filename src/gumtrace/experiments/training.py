@@ -73,6 +73,7 @@ def train(
                 _go_on(runs[-1], path)
         _advance(runs, progress and workers.first, watch)
         fresh = iter([finish(run) for run in runs])
+    workers.wait()  # a rank that ends its process while another one still works may abort in torch's clean-up
     return [next(fresh) if known is None else known for known in results] if workers.first else []
 
 

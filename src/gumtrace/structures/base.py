@@ -230,6 +230,7 @@ class Structure(Distribution):
         self._check_noise(noise)
         racing = self.racing
         t = torch.where(racing, self._x, 0.0) - torch.where(racing, noise, 0.0)
+        t = t.clamp(max=torch.finfo(t.dtype).max)  # inf less its exponential would be nan
         density = torch.where(racing, t - t.exp(), 0.0)
         return density.flatten(-self._key_dim).sum(-1)
 

@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 
+from gumtrace import constraints
 from gumtrace.kernels import ops
 from gumtrace.kernels.kinds import ATTEMPTS, EXPLICIT, NOT_A_NUMBER, Geometry
 from gumtrace.structures import checks
@@ -87,7 +87,7 @@ class Custom(Structure):
     def support(self):  # type: ignore[override]
         if self._combines:
             raise NotImplementedError("Custom: only the algorithm knows which values its combine can give")
-        return constraints.independent(constraints.boolean, self._key_dim)
+        return constraints.indicator(self._key_dim)
 
     @property
     def _combines(self) -> bool:

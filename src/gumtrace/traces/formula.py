@@ -175,4 +175,4 @@ def _sum_samples(x: Tensor, batch: int) -> Tensor:
     """(items, keys) -> (batch, keys)."""
     if batch == 0:
         return x
-    return x.reshape(-1, batch, x.shape[-1]).sum(0)
+    return x.reshape(x.shape[0] // batch, batch, x.shape[-1]).sum(0)
