@@ -1,0 +1,212 @@
+"""Gradient estimators with random objectives, against the exact gradient by enumeration.
+
+Means of many estimates are compared in standard errors. FAR of them happen by chance once in 10^14. Where rare traces
+count for much, the error is not normal and is itself underestimated: so it is taken to be at least that of
+T-REINFORCE, which is known exactly, and Bernstein's inequality adds FAR²/3 times the largest estimate over the number
+of them.
+"""
+
+import copy
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gumtrace import estimators as E
+from gumtrace.fuzz import formula
+from gumtrace.fuzz.algorithms import Scramble
+from gumtrace.fuzz.cases import Case
+from gumtrace.fuzz.numbers import literal
+from gumtrace.fuzz.subject import Wrong
+from gumtrace.fuzz.values import every_outcome
+
+FAR = 8.0
+ESTIMATES, SLOW_ESTIMATES = 3000, 150
+
+Objective = Callable[[Tensor], Tensor]
+
+
+class Kind(NamedTuple):
+    code: str
+    unbiased: bool = True
+    soft: bool = False  # it differentiates the objective at a soft structure
+    tractable: bool = False  # it needs log_prob of the structure
+
+
+KINDS = {
+    "TraceREINFORCE": Kind("E.TraceREINFORCE({samples})"),
+    "SurrogateREINFORCE": Kind("E.SurrogateREINFORCE(samples={samples}, extra=16)"),
+    "NoiseREINFORCE": Kind("E.NoiseREINFORCE({samples})"),
+    "StructureREINFORCE": Kind("E.StructureREINFORCE({samples})", tractable=True),
+    "RELAX": Kind("E.RELAX({critic}.double(), samples={samples})"),
+    "SurrogateREINFORCE, linear": Kind("E.SurrogateREINFORCE(E.LinearSurrogate(), samples={samples}, extra=16)"),
+    "REBAR": Kind("E.REBAR(samples={samples})", soft=True),
+    "StraightThrough": Kind("E.StraightThrough(0.5, {samples})", unbiased=False, soft=True),
+    "GumbelRao": Kind("E.GumbelRao(0.5, {samples}, draws=3)", unbiased=False, soft=True),
+    "StochasticSoftmax": Kind("E.StochasticSoftmax(0.5, {samples})", unbiased=False, soft=True),
+}
+TRACTABLE = ("subset", "permutation", "matching", "spanning-tree", "binary-tree")
+
+
+def serves(name: str, case: Case) -> bool:
+    kind = KINDS[name]
+    if kind.tractable:
+        return case.structure in TRACTABLE
+    if kind.soft:
+        whole = case.settings.get("components", 1) == 1
+        matrix = case.structure != "permutation" or bool(case.settings.get("matrix"))
+        return case.kind.relaxes and whole and matrix
+    number = isinstance(case.settings.get("algorithm"), Scramble)  # its value has no entries to regress on
+    return not (name.startswith("Surrogate") and number)
+
+
+def estimates(case: Case, tally: Counter) -> None:
+    """The estimator that the case names, on an unbatched item."""
+    name = case.extra
+    told = every_outcome(case, 0, 500)
+    if told is None or not serves(name, case):
+        return
+    rng = np.random.default_rng([case.seed, 3])
+    estimator, objective, show = _made(case, name, rng)
+    show = (*show, *_many(case))
+    tally[f"estimator {name}"] += 1
+    with torch.no_grad():
+        every = torch.from_numpy(told.value.copy()).to(case.device, case.build().sample().dtype)
+        losses = objective(every.unsqueeze(1))[:, 0].cpu().double().numpy()
+    x = np.repeat(case.x, len(told.winners), 0)
+    chances = np.exp(formula.log_prob(x, told))
+    exact = formula.gradient(x, told, chances * losses).sum(0)
+    count = SLOW_ESTIMATES if case.structure == "custom" else ESTIMATES
+    for _ in range(3):  # what learns has learned something
+        _estimate(case, estimator, objective, 64)
+    loss, grads = _estimate(case, estimator, objective, count)
+    for what, ours in (("loss", loss), ("gradient", grads)):
+        if not np.isfinite(ours).all():
+            raise Wrong(f"{name}: {what}", f"the {what} is not finite", None, show)
+    draws = count * estimator.samples
+    if name != "StochasticSoftmax":
+        spread = (losses - chances @ losses)[:, None]
+        _compare(f"{name}: loss", loss[:, None], np.array([chances @ losses]), spread, chances, draws, show)
+    if KINDS[name].unbiased:
+        level = chances @ losses if estimator.samples > 1 else 0.0
+        spread = formula.gradient(x, told, losses - level)
+        _compare(f"{name}: gradient", grads, exact, spread, chances, draws, show)
+    _refuses(case, name, estimator, show[: -len(_many(case))])
+
+
+def _made(case: Case, name: str, rng: np.random.Generator) -> tuple[E.Estimator, Objective, tuple[str, ...]]:
+    """Estimator and objective, from code that is shown if they fail."""
+    size = case.key_shape if len(case.key_shape) == 2 else case.racing.shape[1]
+    critic = (
+        f"E.MatrixCritic(hidden=8, size={size})" if len(case.key_shape) == 2 else f"E.VectorCritic({size}, hidden=8)"
+    )
+    samples = int(rng.choice([1, 2, 4]))
+    code = KINDS[name].code.format(samples=samples, critic=critic)
+    source = _objective(case, rng, in_place=not KINDS[name].soft and rng.random() < 0.4)
+    names = {"E": E, "torch": torch}
+    torch.manual_seed(case.seed)  # for a critic's weights
+    exec(source, names)  # our own code, as it is printed
+    show = ("from gumtrace import estimators as E", *source.splitlines(), f"estimator = {code}")
+    return eval(code, names).to(case.device), names["objective"], show  # type: ignore[return-value]
+
+
+def _many(case: Case) -> tuple[str, ...]:
+    """Code for the mean of many estimates."""
+    return (
+        f"logits = logits.expand({ESTIMATES}, *logits.shape).clone().requires_grad_()",
+        *[f"loss = estimator({case.kind.call(case.settings, case)}, objective)"] * 2,
+        "print(loss.mean(), torch.autograd.grad(loss.sum(), logits)[0].mean(0))",
+    )
+
+
+def _estimate(case: Case, estimator: E.Estimator, objective: Objective, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Losses (count,) and gradients (count, keys), each an estimate of its own: an item of a batch."""
+    logits = case.logits.to(case.device).expand(count, *case.logits.shape).clone().requires_grad_()
+    generator = case.generator(count)
+    loss = estimator(case.build(logits), objective, generator=generator)
+    (grad,) = torch.autograd.grad(loss.sum(), logits)
+    return loss.detach().cpu().double().numpy(), grad.cpu().double().reshape(count, case.racing.shape[1]).numpy()
+
+
+def _compare(check: str, ours: np.ndarray, exact: np.ndarray, spread: np.ndarray, chances, draws: int, show) -> None:
+    """Estimates (count, keys) against the exact mean; `spread` (traces, keys) is what a trace adds to T-REINFORCE."""
+    known = np.sqrt((chances @ spread**2) / draws)
+    error = np.maximum(ours.std(0, ddof=1) / np.sqrt(len(ours)), known)
+    allowed = FAR * error + FAR**2 / 3 * np.abs(spread).max(0) / draws + 1e-12
+    bad = ~(np.abs(ours.mean(0) - exact) <= allowed)
+    if bad.any():
+        k = int(bad.argmax())
+        message = f"expected {exact[k]:.6g} at key {k}, got {ours.mean(0)[k]:.6g} ± {error[k]:.2g}"
+        raise Wrong(check, message, None, show)
+
+
+def _objective(case: Case, rng: np.random.Generator, in_place: bool) -> str:
+    """Linear, quadratic, or a table by a wild function; a constant may be added; it may write into its argument."""
+    shape = case.build().event_shape
+    weight = torch.from_numpy(rng.normal(size=tuple(shape)).round(3))
+    moved = "" if case.device == "cpu" else f".to({case.device!r})"
+    way = str(rng.choice(["score", "score + score.square()", "torch.sin(7 * score)"]))
+    offset = float(rng.choice([0.0, 0.0, 3.0, -50.0]))
+    return "\n".join(
+        [
+            f"weight = {literal(weight)}{moved}",
+            "def objective(x):",
+            "    x = x.mul_(2).sub_(1)" if in_place else "    x = 2 * x - 1",
+            f"    score = (x.double() * weight){f'.flatten(x.dim() - {len(shape)}).sum(-1)' if shape else ''}",
+            f"    return {way} + {offset}",
+        ]
+    )
+
+
+# Losses that are none ------------------------------------------------------------------------------
+
+
+def _refuses(case: Case, name: str, estimator: E.Estimator, show: tuple[str, ...]) -> None:
+    """A loss that is not finite, or not real, is an error, and the estimator stays as it was."""
+    dims = len(case.build().event_shape)
+    before = copy.deepcopy(estimator.state_dict())
+    for bad in (torch.nan, torch.inf, -torch.inf, 1j):
+        built = case.kind.call(case.settings, case)
+        told = (*show, "logits = logits.expand(3, *logits.shape).clone().requires_grad_()")
+        told = (*told, f"print(estimator({built}, lambda x: objective(x) + {bad}))")
+
+        def objective(x: Tensor, bad=bad) -> Tensor:
+            score = x.double().flatten(x.dim() - dims).sum(-1) if dims else x.double() + 0
+            return score + torch.where(torch.arange(score.shape[-1], device=x.device) == 1, bad, 0.0)
+
+        try:
+            _estimate(case, estimator, objective, 3)
+        except (ValueError, TypeError):
+            pass
+        else:
+            raise Wrong(f"{name}: a loss of {bad}", "expected an error", None, told)
+        after = estimator.state_dict()
+        if not all(torch.equal(before[key], after[key]) for key in before):
+            raise Wrong(f"{name}: a loss of {bad}", "the estimator remembers it", None, told)
+
+
+def empty(case: Case, tally: Counter) -> None:
+    """Every estimator on a batch without items, and on items without keys where there are such."""
+    for name in KINDS:
+        if not serves(name, case):
+            continue
+        estimator, _, show = _made(case, name, np.random.default_rng([case.seed, 5]))
+        dims = len(case.build().event_shape)
+        logits = case.leaf()
+        summed = f".flatten(x.dim() - {dims}).sum(-1)" if dims else ""
+        show = (*show, f"loss = estimator(d, lambda x: x.double(){summed})", "torch.autograd.grad(loss.sum(), logits)")
+        tally["estimators of nothing"] += 1
+
+        def objective(x: Tensor, dims=dims) -> Tensor:
+            return x.double().flatten(x.dim() - dims).sum(-1) if dims else x.double()
+
+        try:
+            loss = estimator(case.build(logits), objective)
+            torch.autograd.grad(loss.sum(), logits, allow_unused=True)
+        except Exception as error:
+            raise Wrong(f"{name} of nothing", f"got {type(error).__name__}: {error}", None, show) from error
+        if tuple(loss.shape) != case.batch or not loss.isfinite().all():
+            raise Wrong(f"{name} of nothing", f"expected losses of shape {case.batch}, got {loss}", None, show)

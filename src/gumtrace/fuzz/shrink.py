@@ -1,0 +1,195 @@
+"""A failing case made small: one item, few keys, no mask, simple numbers. Greedy, for a limited time."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gumtrace.fuzz.cases import Case
+
+SECONDS = 10.0
+
+
+def shrunk(case: Case, fails: Callable[[Case], bool], item: int | None = None, seconds: float = SECONDS) -> Case:
+    """The smallest case found that fails as the first one does."""
+    end = time.monotonic() + seconds
+    better = True
+    while better and time.monotonic() < end:
+        better = False
+        for candidate in _simpler(case, item):
+            if time.monotonic() > end:
+                break
+            other = _valid(candidate)
+            if fails(other):
+                case, item, better = other, None, True
+                break
+    return case
+
+
+def _valid(case: Case) -> Case:
+    """With noise at all keys that race now."""
+    racing = torch.from_numpy(case.racing).reshape(case.logits.shape)
+    return case.change(noise=torch.where(racing & ~case.noise.isfinite(), 0.0, case.noise))
+
+
+def _simpler(case: Case, item: int | None) -> Iterator[Case]:
+    """Simpler cases, the simplest first. Some may make no sense: then they do not fail in the same way."""
+    yield from _fewer_items(case, item)
+    if case.mask is not None:
+        yield case.change(mask=None)
+    if case.lengths is not None:
+        yield case.change(lengths=None)
+    if case.layout != "plain":
+        yield case.change(layout="plain")
+    if "most" in case.settings:
+        yield case.change(settings={name: x for name, x in case.settings.items() if name != "most"})
+    k = case.settings.get("k")
+    if torch.is_tensor(k) and case.rows == 1:
+        yield case.change(settings={"k": int(k)})
+    yield from _fewer_keys(case)
+    yield from _simpler_numbers(case)
+
+
+def _fewer_items(case: Case, item: int | None) -> Iterator[Case]:
+    samples = case.items // max(case.rows, 1)
+    if case.items == 1:
+        if case.batch or case.samples:
+            yield _unbatched(case)
+        return
+    if item is not None and case.items:
+        yield case.take([item % case.rows], [item // case.rows])
+    if case.rows == 0 or samples == 0:
+        return
+    for rows in _halves(case.rows):
+        yield case.take(rows, range(samples))
+    for some in _halves(samples):
+        yield case.take(range(case.rows), some)
+
+
+def _halves(count: int) -> list[range]:
+    return [range(count // 2), range(count // 2, count)] if count > 1 else []
+
+
+def _unbatched(case: Case) -> Case:
+    settings = {name: int(x) if name == "k" else x for name, x in case.settings.items()}
+    return case.change(
+        logits=case.logits.reshape(case.key_shape),
+        noise=case.noise.reshape(case.key_shape),
+        mask=None if case.mask is None else case.mask.expand(case.logits.shape).reshape(case.key_shape),
+        lengths=None if case.lengths is None else case.lengths.reshape(()),
+        settings=settings,
+    )
+
+
+def _fewer_keys(case: Case) -> Iterator[Case]:
+    structure = case.structure
+    if structure == "custom":
+        yield from _smaller_algorithm(case)
+    elif structure in ("subset", "permutation", "binary-tree"):
+        for j in reversed(range(case.key_shape[0])):
+            yield _without(case, j, (-1,))
+        k = case.settings.get("k", 0)
+        if isinstance(k, int) and k > 0:
+            yield case.change(settings={**case.settings, "k": k - 1})
+    elif structure == "sparse-tree":
+        yield from _smaller_graph(case)
+    elif structure == "matching":
+        n, m = case.key_shape
+        if n:
+            yield _without(case, n - 1, (-2,))
+        if m > n:
+            yield _without(case, m - 1, (-1,))
+        if n == m and n:
+            yield _without(case, n - 1, (-2, -1))
+    else:
+        for j in reversed(range(case.key_shape[0])):
+            yield _without(case, j, (-2, -1))
+        if case.settings.get("components", 1) > 1:
+            yield case.change(settings={**case.settings, "components": case.settings["components"] - 1})
+
+
+def _without(case: Case, j: int, dims: tuple[int, ...]) -> Case:
+    """No key with this index in these dimensions."""
+
+    def cut(x: Tensor | None) -> Tensor | None:
+        if x is None:
+            return None
+        for dim in dims:
+            x = torch.cat([x.narrow(dim, 0, j), x.narrow(dim, j + 1, x.shape[dim] - j - 1)], dim)
+        return x
+
+    settings: dict[str, Any] = dict(case.settings)
+    left = case.key_shape[0] - 1
+    if "k" in settings:
+        k = settings["k"]
+        settings["k"] = k.clamp(max=left) if torch.is_tensor(k) else min(k, left)
+    if settings.get("root", 0) > j:
+        settings["root"] -= 1
+    lengths = case.lengths
+    if lengths is not None:
+        lengths = torch.where(lengths > j, lengths - 1, lengths)
+    return case.change(
+        logits=cut(case.logits), noise=cut(case.noise), mask=cut(case.mask), lengths=lengths, settings=settings
+    )
+
+
+def _smaller_algorithm(case: Case) -> Iterator[Case]:
+    algorithm = case.settings["algorithm"]
+    if algorithm.keys == 0 or len(case.key_shape) != 1:
+        return
+    smaller = algorithm.smaller()
+    settings = {**case.settings, "algorithm": smaller}
+    mask = None if case.mask is None else case.mask[..., : smaller.keys]
+    logits, noise = case.logits[..., : smaller.keys], case.noise[..., : smaller.keys]
+    yield case.change(logits=logits, noise=noise, mask=mask, settings=settings)
+
+
+def _smaller_graph(case: Case) -> Iterator[Case]:
+    edges, nodes = case.settings["edge_index"], case.settings["num_nodes"]
+    for j in reversed(range(edges.shape[1])):
+        kept = torch.cat([edges[:, :j], edges[:, j + 1 :]], 1)
+        smaller = _without(case, j, (-1,)).change(lengths=case.lengths)
+        yield smaller.change(settings={**case.settings, "edge_index": kept})
+    if nodes and not (edges == nodes - 1).any():
+        yield case.change(settings={**case.settings, "num_nodes": nodes - 1})
+    if case.settings.get("components", 1) > 1:
+        yield case.change(settings={**case.settings, "components": case.settings["components"] - 1})
+
+
+def _simpler_numbers(case: Case) -> Iterator[Case]:
+    if case.logits.dtype not in (torch.float32, torch.float64):
+        yield case.change(logits=case.logits.float())
+    racing = torch.from_numpy(case.racing).reshape(case.logits.shape)
+    for name in ("logits", "noise"):
+        x = getattr(case, name)
+        for simple in _numbers(x, racing):
+            if not torch.equal(simple.nan_to_num(1.5), x.nan_to_num(1.5)):
+                yield case.change(**{name: simple})
+    if case.noise.numel() <= 64:
+        for name in ("logits", "noise"):
+            yield from _one_number(case, name)
+
+
+def _numbers(x: Tensor, racing: Tensor) -> Iterator[Tensor]:
+    """All at once: idle ones as usual, then nothing, places in the order, whole numbers."""
+    idle = torch.where(racing, x, 0.0 if x.isneginf().sum() == 0 else -torch.inf)
+    yield idle
+    finite = x.isfinite()
+    yield torch.where(finite, 0.0, x)
+    flat = torch.where(finite, x, 0.0).double()
+    place = np.unique(flat.numpy(), return_inverse=True)[1].reshape(tuple(x.shape))
+    yield torch.where(finite, torch.from_numpy(np.asarray(place)).to(x.dtype), x)
+    yield torch.where(finite, x.round(), x)
+
+
+def _one_number(case: Case, name: str) -> Iterator[Case]:
+    x = getattr(case, name)
+    for i, value in enumerate(x.flatten().tolist()):
+        for simple in (0.0, 1.0, float(np.round(value)) if np.isfinite(value) else 0.0):
+            if np.isfinite(value) and abs(simple) < abs(value):
+                other = x.clone()
+                other.view(-1)[i] = simple
+                yield case.change(**{name: other})

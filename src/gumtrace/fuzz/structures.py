@@ -1,0 +1,174 @@
+"""Every structure there is; here those that are no chain of races: algorithms that subtract, in plain Python item by
+item, and binary trees."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import gumtrace as gt
+from gumtrace.fuzz import algorithms, chains, oracles
+from gumtrace.fuzz.chains import Description, Named
+from gumtrace.fuzz.oracles import Outcome
+from gumtrace.fuzz.recursions import Choose, Run, edmonds, every_run, interpret
+from gumtrace.fuzz.times import Times
+
+if TYPE_CHECKING:
+    from gumtrace.fuzz.cases import Case
+
+
+class Recursion(Named):
+    """Algorithms that subtract: one item after the other, in plain Python."""
+
+    def outcome(self, case, noise, hint=None):
+        runs, unsure = [], np.zeros(len(noise), bool)
+        for item, g in enumerate(noise.tolist()):
+            play = self.play(case, item % case.rows)
+            racing = np.flatnonzero(case.racing[item % case.rows]).tolist()
+            times = Times(g, racing)
+            runs.append(play(times.choose))
+            unsure[item] = times.unsure
+            if times.unsure and hint is not None:
+                other = self.decided(case, racing, *(part[item].tolist() for part in hint.rows()))
+                runs[-1] = self._agreeing(play, g, racing, other) or runs[-1]
+        winners, members = written_out(runs, case.racing.shape[1])
+        rows = np.arange(len(noise)) % max(case.rows, 1)
+        parts = [self.values(case, int(row), winners[i : i + 1], runs[i : i + 1]) for i, row in enumerate(rows)]
+        return Outcome(winners, members, np.concatenate(parts) if parts else self.nothing(case), unsure)
+
+    def decided(self, case: "Case", racing: list[int], choices: list[int], links: list[int]) -> list:
+        """The decisions of a trace of the library, as far as they can be compared with those of a run."""
+        raise NotImplementedError
+
+    def comparable(self, run: Run) -> list:
+        raise NotImplementedError
+
+    def _agreeing(self, play, g: list[float], racing: list[int], other: list) -> Run | None:
+        """Rounding decided: a run that could have gone as the other one did, if there is one."""
+        won = {winner for winner, _ in other}
+
+        def attempt(choose: Choose) -> Run:
+            return play(Times(g, racing, lambda close: choose([k for k in close if k in won] or close[:1])).choose)
+
+        return next((run for run in every_run(attempt, 100) if self.comparable(run) == other), None)
+
+    def nothing(self, case: "Case") -> np.ndarray:
+        return np.zeros((0, *case.key_shape))
+
+
+class Arborescence(Recursion):
+    made = gt.Arborescence
+    ordered = False
+
+    def dims(self, settings):
+        return 2
+
+    def keys(self, shape, settings):
+        u, v = np.divmod(np.arange(shape[0] ** 2), max(shape[0], 1))
+        return (u != v) & (v != settings.get("root", 0))
+
+    def feasible(self, case):
+        root = case.settings.get("root", 0)
+        racing = case.racing.reshape(case.rows, *case.key_shape)
+        return oracles.reached(racing, case.sizes, root) & ((case.sizes > root) | (case.sizes == 0))
+
+    def play(self, case, row):
+        racing = np.flatnonzero(case.racing[row]).tolist()
+        n, nodes, root = case.key_shape[0], int(case.sizes[row]), case.settings.get("root", 0)
+        return lambda choose: edmonds(racing, n, nodes, root, choose)
+
+    def decided(self, case, racing, choices, links):
+        """Winner and members of each supernode."""
+        n = case.key_shape[0]
+        inside: dict[int, set[int]] = {slot: {slot} if slot < n else set() for slot in range(len(links))}
+        for slot, around in enumerate(links):  # a cycle has a later number than its members
+            if around >= 0:
+                inside[around] |= inside[slot]
+        raced = {
+            slot: tuple(k for k in racing if k % n in held and k // n not in held) for slot, held in inside.items()
+        }
+        return sorted((winner, raced[slot]) for slot, winner in enumerate(choices) if winner >= 0)
+
+    def comparable(self, run):
+        return sorted((winner, tuple(sorted(members))) for winner, members in run.decisions)
+
+    def values(self, case, row, winners, runs):
+        value = np.zeros((len(runs), *case.key_shape))
+        for tree, run in zip(value, runs, strict=True):
+            for key in run.value.values():
+                tree[divmod(key, case.key_shape[0])] = 1
+        return value
+
+
+class Custom(Recursion):
+    made = gt.Custom
+    relaxes = False
+
+    def dims(self, settings):
+        return settings["event_dim"]
+
+    def keys(self, shape, settings):
+        named = np.zeros(int(np.prod(shape, dtype=np.int64)), bool)
+        named[list(settings["algorithm"].start()[0])] = True
+        return named
+
+    def play(self, case, row):
+        racing = np.flatnonzero(case.racing[row]).tolist()
+        return lambda choose: interpret(case.settings["algorithm"], racing, choose)
+
+    def decided(self, case, racing, choices, links):
+        return [(winner, None) for winner in choices if winner >= 0]
+
+    def comparable(self, run):
+        return [(winner, None) for winner, _ in run.decisions]
+
+    def values(self, case, row, winners, runs):
+        if hasattr(case.settings["algorithm"], "combine"):
+            return np.stack([np.asarray(run.value) for run in runs])
+        return oracles.ones(winners, case.racing.shape[1]).reshape(len(winners), *case.key_shape)
+
+
+class BinaryTree(Named):
+    made = gt.BinaryTree
+    relaxes = False
+
+    def outcome(self, case, noise, hint=None):
+        winners, members, parents = oracles.cartesian(noise, case.of_items(case.racing, len(noise)))
+        return Outcome(winners, members, parents, np.zeros(len(noise), bool))
+
+    def play(self, case, row):
+        racing = np.flatnonzero(case.racing[row]).tolist()
+
+        def run(choose: Choose) -> Run:
+            decisions = interpret(algorithms.Gaps(case.racing.shape[1]), racing, choose).decisions
+            parents = np.where(case.racing[row], -1, -2)
+            for winner, members in decisions:  # a token hangs below the last that it raced against and lost to
+                parents[[k for k in members if k != winner]] = winner
+            return Run(sorted(decisions), parents)
+
+        return run
+
+    def values(self, case, row, winners, runs):
+        return np.stack([run.value for run in runs])
+
+
+STRUCTURES: dict[str, Description] = {
+    "subset": chains.Subset(),
+    "permutation": chains.Permutation(),
+    "matching": chains.Matching(),
+    "spanning-tree": chains.SpanningTree(),
+    "sparse-tree": chains.SparseTree(),
+    "arborescence": Arborescence(),
+    "binary-tree": BinaryTree(),
+    "custom": Custom(),
+}
+
+
+def written_out(runs: list[Run], keys: int) -> tuple[np.ndarray, np.ndarray]:
+    """Runs as winners (runs, decisions) and members (runs, decisions, keys)."""
+    most = max((len(run.decisions) for run in runs), default=0)
+    winners, members = np.full((len(runs), most), -1), np.zeros((len(runs), most, keys), bool)
+    for i, run in enumerate(runs):
+        for b, (winner, raced) in enumerate(run.decisions):
+            winners[i, b] = winner
+            members[i, b, list(raced)] = True
+    return winners, members

@@ -1,0 +1,167 @@
+"""Checks of the structure itself: log P(X) against the sum over all traces, and soft structures."""
+
+import math
+
+import numpy as np
+import torch
+
+import gumtrace as gt
+from gumtrace.fuzz import formula
+from gumtrace.fuzz.cases import Case
+from gumtrace.fuzz.oracles import Outcome
+from gumtrace.fuzz.recursions import every_run
+from gumtrace.fuzz.structures import written_out
+from gumtrace.fuzz.subject import Subject, U, Wrong, flat
+from gumtrace.relaxations import KINDS
+
+MOST_TRACES = 200  # of an item whose traces are all written down
+TRACTABLE = ("subset", "permutation", "matching", "spanning-tree", "binary-tree")
+
+
+def every_outcome(case: Case, row: int, most: int = MOST_TRACES) -> Outcome | None:
+    """All runs of one item; None if there are more than `most`."""
+    runs = list(every_run(case.kind.play(case, row), most + 1))
+    if len(runs) > most:
+        return None
+    winners, members = written_out(runs, case.racing.shape[1])
+    return Outcome(winners, members, case.kind.values(case, row, winners, runs), np.zeros(len(runs), bool))
+
+
+def by_value(told: Outcome) -> tuple[np.ndarray, np.ndarray]:
+    """Which run is the first of each value, and which value each run has."""
+    _, first, which = np.unique(flat(told.value, len(told.value)), axis=0, return_index=True, return_inverse=True)
+    return first, which.reshape(-1)
+
+
+def log_prob_of_value(s: Subject) -> None:
+    """On one item of the batch, if all its traces can be written down."""
+    if s.case.rows == 0 or s.keys > 20:
+        return
+    row = s.case.seed % s.case.rows
+    told = every_outcome(s.case, row)
+    if told is None:
+        return
+    index = tuple(int(i) for i in np.unravel_index(row, s.case.batch)) if s.case.batch else ()
+    item = s.d.item(index)
+    first, which = by_value(told) if s.d.event_shape.numel() else (np.zeros(1, np.int64), np.zeros(1, np.int64))
+    dtype = s.trace.value.dtype
+    value = torch.from_numpy(told.value[first]).to(s.case.device, dtype)
+    show = (
+        f"item = d.item({index})",
+        f"value = torch.tensor({value.tolist()}, dtype={dtype})",
+        "print(item.log_prob(value))",
+    )
+    if s.case.structure not in TRACTABLE:
+        try:
+            item.log_prob(value)
+        except NotImplementedError:
+            return
+        raise Wrong("log_prob", "expected a NotImplementedError", row, show)
+    x = np.repeat(s.case.x[row : row + 1], len(told.winners), 0)
+    each = formula.log_prob(x, told)
+    expected = np.array([_log_sum(each[which == v]) for v in range(len(first))])
+    ours = item.log_prob(value)
+    size = s.size[row] * told.winners.shape[1]
+    with np.errstate(invalid="ignore", over="ignore"):
+        off = s.eps * (32 + 4 * np.where(np.isfinite(expected), np.abs(expected), 0.0)) + 16 * U * size
+    s.compare("log_prob", ours.detach().cpu().double().numpy(), expected, off, show)
+    if s.dtype == torch.float64 and s.size[row] < 30:
+        _gradient(s, item, ours, told, x, each, which, expected, row, show)
+
+
+def _log_sum(x: np.ndarray) -> float:
+    top = x.max()
+    return float(top + np.log(np.exp(x - top).sum())) if np.isfinite(top) else float(top)
+
+
+def _gradient(s: Subject, item, ours, told, x, each, which, expected, row: int, show) -> None:
+    """Σ over values of weight · log P(X): the mean of ∇ log P(T) over the traces of each value."""
+    weight = s.weights(len(expected), seed=1)
+    by_trace = weight[which] * np.exp(each - expected[which])
+    wanted = formula.gradient(x, told, by_trace).sum(0)
+    if not ours.requires_grad:
+        return
+    (grad,) = torch.autograd.grad((ours * torch.from_numpy(weight).to(ours)).sum(), s.logits, retain_graph=True)
+    got = grad.detach().cpu().double().reshape(s.case.racing.shape).numpy()[row]
+    s.tally["log_prob gradient"] += 1
+    scale = 1e-9 * np.abs(weight).sum() * (1 + told.winners.shape[1])
+    if not np.abs(got - wanted).max(initial=0) <= scale:
+        raise Wrong("log_prob gradient", f"expected {wanted.tolist()}, got {got.tolist()}", row, show)
+
+
+# Soft structures -----------------------------------------------------------------------------------
+
+
+def relaxed(s: Subject) -> None:
+    """In the polytope, with finite gradients, whatever noise and temperature are; an error where scores overflow."""
+    matrix = s.case.structure != "permutation" or s.case.settings.get("matrix")
+    tree = s.case.settings.get("components", 1) == 1
+    if not (s.case.kind.relaxes and matrix and tree) or s.case.items == 0 or s.keys > 300:
+        return
+    rng = np.random.default_rng([s.case.seed, 7])
+    kind = str(rng.choice(KINDS[type(s.d)]))
+    ordinary = rng.random() < 0.6
+    temperature = 10.0 ** rng.uniform(-2, 1) if ordinary else rng.choice([1e-42, 1e-38, 1e-30, 1e-5, 1e30])
+    rows = np.unique(rng.integers(0, s.case.rows, 6))
+    few = s.case.take(rows.tolist(), [0])
+    few = few.change(noise=few.noise[0])
+    try:
+        _soft(Subject(few, s.tally), float(temperature), kind, ordinary)
+    except Wrong as wrong:
+        item = None if wrong.item is None else int(rows[wrong.item])
+        raise Wrong(wrong.check, wrong.message, item, wrong.show, few) from wrong
+
+
+def _soft(s: Subject, temperature: float, kind: str, ordinary: bool) -> None:
+    noise = s.noise.detach().requires_grad_()
+    show = (s.case.noise_line(), f"print(gt.relax(d, noise, {temperature!r}, {kind!r}))")
+    largest = np.abs(np.where(s.racing, s.rows(s.case.noise), 0.0)).max(initial=0.0)
+    s.tally["relax"] += s.case.rows
+    try:
+        soft = gt.relax(s.d, noise, temperature, kind)
+    except ValueError as error:
+        if largest / temperature > torch.finfo(s.dtype).max * 1e-4:
+            return
+        raise Wrong("relax", f"ValueError: {error}", None, show) from error
+    x = soft.detach().cpu().double().reshape(s.case.rows, *s.d.event_shape).numpy()
+    _inside(s, x, show)
+    if ordinary and largest < 1e4:
+        (grad,) = torch.autograd.grad((soft * soft.detach().cos()).sum(), noise, allow_unused=True)
+        if grad is not None and not grad[torch.from_numpy(s.case.racing).reshape(noise.shape)].isfinite().all():
+            raise Wrong("relax", "the gradient to the noise is not finite", None, show)
+
+
+def _inside(s: Subject, x: np.ndarray, show: tuple[str, ...]) -> None:
+    off = 1e-4 * math.sqrt(max(s.keys, 1)) if s.dtype == torch.float32 else 1e-8 * max(s.keys, 1)
+    within = flat((x >= -off) & (x <= 1 + off), len(x)).all(1)  # nan is neither
+    if not within.all():
+        row = int((~within).argmax())
+        raise Wrong("relax", f"not between 0 and 1: {x[row].tolist()}", row, show)
+    for name, ours, wanted, exact in _sums(s, x):
+        far = (np.abs(ours - wanted) if exact else ours - wanted) > off * 8
+        if far.any():
+            row = int(flat(far, len(far)).any(1).argmax())
+            raise Wrong("relax", f"{name}: expected {wanted[row].tolist()}, got {ours[row].tolist()}", row, show)
+
+
+def _sums(s: Subject, x: np.ndarray):
+    """(what, ours, expected, whether exactly so or at most) for each sum that the polytope fixes."""
+    racing, sizes = s.case.racing, s.case.sizes
+    if s.case.structure == "subset":
+        yield "the sum", x.sum(1), sizes.astype(float), True
+        yield "keys that do not race", np.where(racing, 0.0, x), np.zeros(x.shape), True
+    elif s.case.structure == "permutation":
+        yield "rows", x.sum(2), racing.astype(float), True
+        yield "columns", x.sum(1), racing.astype(float), True
+    elif s.case.structure == "matching":
+        grid = racing.reshape(x.shape)
+        full = grid.all()
+        yield "rows", x.sum(2), grid.any(2).astype(float), bool(full)
+        yield "columns", x.sum(1), grid.any(1).astype(float), bool(full and x.shape[1] == x.shape[2])
+    elif s.case.structure == "spanning-tree":
+        yield "the other triangle", x, x.transpose(0, 2, 1), True
+        yield "the sum", x.sum((1, 2)) / 2, sizes - 1.0, True
+    else:
+        node, root = np.arange(x.shape[1]), s.case.settings.get("root", 0)
+        entered = (node < sizes[:, None]) & (node != root)
+        yield "columns", x.sum(1), entered.astype(float), True
