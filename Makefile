@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-gpu docs results bench clean
+.PHONY: help demo test test-full test-gpu fuzz docs results bench clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -29,6 +29,11 @@ test-gpu: $(VENV)/.dev ## the kernels on a real GPU: needs a CUDA build of torch
 	$(BIN)/pytest -n 4 tests/test_cuda*.py tests/test_gpu*.py tests/test_operators.py tests/test_transforms.py \
 	  tests/test_unchecked.py tests/test_device_time.py tests/test_relax_subset_paths.py \
 	  tests/test_graph_layout_messages.py tests/test_graph_layout_decoder.py tests/test_listops_kernels.py
+
+SECONDS ?= 60
+SEED ?= 0
+fuzz: $(VENV)/.dev ## look for wrong answers and crashes for SECONDS=60, from SEED=0; needs two cores
+	$(BIN)/python -m gumtrace.fuzz --seconds $(SECONDS) --seed $(SEED)
 
 # One thread for each of the pages that are executed at a time: more would only wait for each other.
 docs: export OMP_NUM_THREADS = 1

@@ -20,6 +20,7 @@ from gumtrace.fuzz import formula
 from gumtrace.fuzz.algorithms import Scramble
 from gumtrace.fuzz.cases import Case
 from gumtrace.fuzz.numbers import literal
+from gumtrace.fuzz.oracles import Outcome
 from gumtrace.fuzz.subject import Wrong
 from gumtrace.fuzz.values import every_outcome
 
@@ -71,8 +72,19 @@ def estimates(case: Case, tally: Counter) -> None:
         return
     rng = np.random.default_rng([case.seed, 3])
     estimator, objective, show = _made(case, name, rng)
-    show = (*show, *_many(case))
     tally[f"estimator {name}"] += 1
+    try:
+        _measured(case, name, estimator, objective, told, (*show, *_many(case)))
+        _refuses(case, name, estimator, show)
+    except Wrong:
+        raise
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        raise Wrong(f"{name} ({type(error).__name__})", message, None, (*show, *_many(case))) from error
+
+
+def _measured(case: Case, name: str, estimator: E.Estimator, objective: Objective, told: Outcome, show) -> None:
+    """The means of many losses and gradients."""
     with torch.no_grad():
         every = torch.from_numpy(told.value.copy()).to(case.device, case.build().sample().dtype)
         losses = objective(every.unsqueeze(1))[:, 0].cpu().double().numpy()
@@ -94,7 +106,6 @@ def estimates(case: Case, tally: Counter) -> None:
         level = chances @ losses if estimator.samples > 1 else 0.0
         spread = formula.gradient(x, told, losses - level)
         _compare(f"{name}: gradient", grads, exact, spread, chances, draws, show)
-    _refuses(case, name, estimator, show[: -len(_many(case))])
 
 
 def _made(case: Case, name: str, rng: np.random.Generator) -> tuple[E.Estimator, Objective, tuple[str, ...]]:
@@ -146,7 +157,7 @@ def _compare(check: str, ours: np.ndarray, exact: np.ndarray, spread: np.ndarray
 def _objective(case: Case, rng: np.random.Generator, in_place: bool) -> str:
     """Linear, quadratic, or a table by a wild function; a constant may be added; it may write into its argument."""
     shape = case.build().event_shape
-    weight = torch.from_numpy(rng.normal(size=tuple(shape)).round(3))
+    weight = torch.from_numpy(np.asarray(rng.normal(size=tuple(shape))).round(3))
     moved = "" if case.device == "cpu" else f".to({case.device!r})"
     way = str(rng.choice(["score", "score + score.square()", "torch.sin(7 * score)"]))
     offset = float(rng.choice([0.0, 0.0, 3.0, -50.0]))

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gumtrace.fuzz import checks, drawing, edits, estimators, laws, noise, requests, shapes, values
+from gumtrace.fuzz import checks, drawing, edits, estimators, laws, long, noise, requests, shapes, values
 from gumtrace.fuzz.cases import Case
 from gumtrace.fuzz.shrink import SECONDS, shrunk
 from gumtrace.fuzz.structures import STRUCTURES
 from gumtrace.fuzz.subject import Subject, Wrong
 
-OTHERS = ("edits", "laws", "estimators", "requests")
+OTHERS = ("long", "edits", "laws", "estimators", "requests")
 ROUND = (*STRUCTURES, *OTHERS)  # one case of each, and again
 CHECKS = (  # of items
     checks.racing,
@@ -80,6 +80,8 @@ def job(seed: int, index: int, device: str = "cpu") -> Job:
     if name == "edits":
         small = drawing.Sizes(0.9, 4000, 12, 400)
         return Job(name, drawing.draw(structure, rng, small, device), _found(edits.edited))
+    if name == "long":
+        return Job(name, long.draw(long.STRUCTURES[turn % len(long.STRUCTURES)], rng, device), _found(long.long))
     if name == "laws":
         dtype = torch.float64 if rng.random() < 0.6 else torch.float32
         return Job(name, drawing.draw_small(structure, rng, dtype, device), _found(laws.laws))
@@ -140,7 +142,7 @@ def run(seed: int, index: int, device: str = "cpu", known: Collection[str] = (),
     """Run a case, and shrink what fails for as long as this, unless such a failure is known already."""
     work = job(seed, index, device)
     report = Report(index, work.name)
-    if work.name in STRUCTURES:
+    if work.name in (*STRUCTURES, "long"):
         report.items = work.subject.items
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -22,16 +22,18 @@ def shrunk(case: Case, fails: Callable[[Case], bool], item: int | None = None, s
         for candidate in _simpler(case, item):
             if time.monotonic() > end:
                 break
-            other = _valid(candidate)
+            other = _valid(candidate, bool(case.finite.all()))
             if fails(other):
                 case, item, better = other, None, True
                 break
     return case
 
 
-def _valid(case: Case) -> Case:
-    """With noise at all keys that race now."""
+def _valid(case: Case, finite: bool) -> Case:
+    """With numbers at all keys that race now and did not before; finite logits stay finite."""
     racing = torch.from_numpy(case.racing).reshape(case.logits.shape)
+    if finite:
+        case = case.change(logits=torch.where(racing & ~(case.logits < torch.inf), 0.0, case.logits))
     return case.change(noise=torch.where(racing & ~case.noise.isfinite(), 0.0, case.noise))
 
 
@@ -85,12 +87,16 @@ def _unbatched(case: Case) -> Case:
 
 
 def _fewer_keys(case: Case) -> Iterator[Case]:
-    structure = case.structure
+    structure, size = case.structure, case.key_shape[0] if case.key_shape else 0
+    if structure != "custom":
+        dims = (-2, -1) if case.dims == 2 else (-1,)
+        for half in _halves(size) if size > 8 else ():
+            yield _without(case, list(half), dims)
     if structure == "custom":
         yield from _smaller_algorithm(case)
     elif structure in ("subset", "permutation", "binary-tree"):
         for j in reversed(range(case.key_shape[0])):
-            yield _without(case, j, (-1,))
+            yield _without(case, [j], (-1,))
         k = case.settings.get("k", 0)
         if isinstance(k, int) and k > 0:
             yield case.change(settings={**case.settings, "k": k - 1})
@@ -99,41 +105,42 @@ def _fewer_keys(case: Case) -> Iterator[Case]:
     elif structure == "matching":
         n, m = case.key_shape
         if n:
-            yield _without(case, n - 1, (-2,))
+            yield _without(case, [n - 1], (-2,))
         if m > n:
-            yield _without(case, m - 1, (-1,))
+            yield _without(case, [m - 1], (-1,))
         if n == m and n:
-            yield _without(case, n - 1, (-2, -1))
+            yield _without(case, [n - 1], (-2, -1))
     else:
         for j in reversed(range(case.key_shape[0])):
-            yield _without(case, j, (-2, -1))
+            yield _without(case, [j], (-2, -1))
         if case.settings.get("components", 1) > 1:
             yield case.change(settings={**case.settings, "components": case.settings["components"] - 1})
 
 
-def _without(case: Case, j: int, dims: tuple[int, ...]) -> Case:
-    """No key with this index in these dimensions."""
+def _without(case: Case, gone: list[int], dims: tuple[int, ...]) -> Case:
+    """No key with one of these indices in these dimensions."""
+    dropped = set(gone)
 
-    def cut(x: Tensor | None) -> Tensor | None:
-        if x is None:
-            return None
+    def cut(x: Tensor) -> Tensor:
         for dim in dims:
-            x = torch.cat([x.narrow(dim, 0, j), x.narrow(dim, j + 1, x.shape[dim] - j - 1)], dim)
+            kept = [j for j in range(x.shape[dim]) if j not in dropped]
+            x = x.index_select(dim, torch.tensor(kept, dtype=torch.long))
         return x
 
     settings: dict[str, Any] = dict(case.settings)
-    left = case.key_shape[0] - 1
+    left = case.key_shape[0] - len(gone)
     if "k" in settings:
         k = settings["k"]
         settings["k"] = k.clamp(max=left) if torch.is_tensor(k) else min(k, left)
-    if settings.get("root", 0) > j:
-        settings["root"] -= 1
+    if "root" in settings:
+        settings["root"] -= sum(j < settings["root"] for j in gone)
+    if "edge_index" in settings:
+        settings["edge_index"] = cut(settings["edge_index"])
     lengths = case.lengths
-    if lengths is not None:
-        lengths = torch.where(lengths > j, lengths - 1, lengths)
-    return case.change(
-        logits=cut(case.logits), noise=cut(case.noise), mask=cut(case.mask), lengths=lengths, settings=settings
-    )
+    if lengths is not None and "edge_index" not in settings:  # there they count nodes
+        lengths = lengths - (torch.tensor(gone) < lengths[..., None]).sum(-1).to(lengths.dtype)
+    mask = None if case.mask is None else cut(case.mask)
+    return case.change(logits=cut(case.logits), noise=cut(case.noise), mask=mask, lengths=lengths, settings=settings)
 
 
 def _smaller_algorithm(case: Case) -> Iterator[Case]:
@@ -149,12 +156,15 @@ def _smaller_algorithm(case: Case) -> Iterator[Case]:
 
 def _smaller_graph(case: Case) -> Iterator[Case]:
     edges, nodes = case.settings["edge_index"], case.settings["num_nodes"]
+    for v in reversed(range(min(nodes, 100))):
+        touching = (edges == v).any(0).nonzero().flatten().tolist()
+        smaller = _without(case, touching, (-1,))
+        kept = smaller.settings["edge_index"]
+        settings = {**case.settings, "edge_index": kept - (kept > v).to(kept.dtype), "num_nodes": nodes - 1}
+        lengths = None if case.lengths is None else case.lengths - (case.lengths > v).to(case.lengths.dtype)
+        yield smaller.change(settings=settings, lengths=lengths)
     for j in reversed(range(edges.shape[1])):
-        kept = torch.cat([edges[:, :j], edges[:, j + 1 :]], 1)
-        smaller = _without(case, j, (-1,)).change(lengths=case.lengths)
-        yield smaller.change(settings={**case.settings, "edge_index": kept})
-    if nodes and not (edges == nodes - 1).any():
-        yield case.change(settings={**case.settings, "num_nodes": nodes - 1})
+        yield _without(case, [j], (-1,))
     if case.settings.get("components", 1) > 1:
         yield case.change(settings={**case.settings, "components": case.settings["components"] - 1})
 
