@@ -5,9 +5,11 @@ import signal
 import time
 
 from gumtrace.fuzz.jobs import ROUND, Report
+from gumtrace.fuzz.worker import READY
 
 
 def _serve(pipe, at_two):
+    pipe.send(READY)
     while (asked := pipe.recv()) is not None:
         what, index, _ = asked
         if what == "crash":

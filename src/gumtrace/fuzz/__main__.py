@@ -20,12 +20,11 @@ def main(argv: list[str] | None = None) -> int:
     seconds = None if args.items is not None and args.seconds is None else args.seconds or 60.0
     settings = Settings(args.seed, seconds, args.items, None, args.device, args.workers, args.only)
     with _Progress(settings) as progress:
-        try:
-            summary = fuzz(settings, progress.failed, progress)
-        except KeyboardInterrupt:
-            print("gumtrace.fuzz: interrupted", file=sys.stderr)
-            return 130
+        summary = fuzz(settings, progress.failed, progress)
     print(table(summary))
+    if summary.interrupted:
+        print("gumtrace.fuzz: interrupted", file=sys.stderr)
+        return 130
     return 1 if summary.failures else 0
 
 
@@ -118,8 +117,8 @@ def table(summary: Summary) -> str:
     rows.append(["all", *(f"{total:,}" for total in totals)])
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     lines = [f"{row[0]:{widths[0]}}" + "".join(f"  {row[i]:>{widths[i]}}" for i in (1, 2, 3)) for row in rows]
-    unsure = summary.checks.pop("unsure", 0)
-    checks = ", ".join(f"{name} {count:,}" for name, count in sorted(summary.checks.items()))
+    unsure = summary.checks["unsure"]
+    checks = ", ".join(f"{name} {count:,}" for name, count in sorted(summary.checks.items()) if name != "unsure")
     end = time.monotonic()
     compiled = (summary.compiled or end) - summary.started
     seconds = end - summary.started

@@ -10,9 +10,10 @@ from itertools import count
 from multiprocessing.connection import wait
 
 from gumtrace.fuzz.jobs import ROUND, Failure, Report
-from gumtrace.fuzz.worker import work
+from gumtrace.fuzz.worker import READY, work
 
 ALONE = 2 * len(ROUND)  # cases that the first worker runs before the others start: it fills the cache of compiled code
+STARTS = 120.0  # seconds that a worker may take to start
 HANGS, COMPILES = 60.0, 400.0  # seconds that a case may take, and one that may have to compile something
 SHRINKS = 60.0  # more, for a case that failed
 
@@ -39,6 +40,7 @@ class Summary:
     failures: dict[str, Failure] = field(default_factory=dict)  # the first of each kind
     started: float = field(default_factory=time.monotonic)
     compiled: float | None = None  # when all workers ran
+    interrupted: bool = False  # by Ctrl-C
 
     @property
     def total(self) -> int:
@@ -51,8 +53,9 @@ class Summary:
         self.checks += report.tally
         self.failed[report.job] += len(report.failures)
         new = [failure for failure in report.failures if failure.name not in self.failures]
-        self.failures |= {failure.name: failure for failure in reversed(new)}
-        return list({failure.name: failure for failure in reversed(new)}.values())
+        first = {failure.name: failure for failure in reversed(new)}
+        self.failures |= first
+        return list(first.values())
 
 
 class _Worker:
@@ -63,16 +66,28 @@ class _Worker:
         self.process.start()
         theirs.close()
         self.index: int | None = None
-        self.since, self.patience, self.done = 0.0, 0.0, 0
+        self.ready = False
+        self.since, self.patience, self.done = time.monotonic(), STARTS, 0
         self.how: str | None = None  # how the worker before it ended, while it makes a script of that
 
     def give(self, what: str, index: int, known: frozenset[str], patience: float) -> None:
         self.index, self.since, self.patience = index, time.monotonic(), patience
         self.pipe.send((what, index, known))
 
+    def receive(self) -> Report | str | None:
+        """What it reports, a script, or that it is ready; None if it died."""
+        try:
+            said = self.pipe.recv() if not self.hangs or self.pipe.poll() else None
+        except (EOFError, ConnectionError):
+            return None
+        if said == READY:
+            self.ready, self.since = True, time.monotonic()
+        return said
+
     @property
     def hangs(self) -> bool:
-        return self.index is not None and time.monotonic() - self.since > self.patience
+        limit = self.patience if self.ready else STARTS
+        return (self.index is not None or not self.ready) and time.monotonic() - self.since > limit
 
     def end(self) -> str:
         """Stops it, and says how it ended."""
@@ -101,11 +116,13 @@ def fuzz(
     indices = _indices(settings)
     workers = [_Worker(settings, target)]
     try:
-        for index in _handed_out(settings, summary, workers, indices, target):
-            for report in index:
+        for reports in _handed_out(settings, summary, workers, indices, target):
+            for report in reports:
                 for failure in summary.add(report):
                     failed(failure)
                 progress(summary)
+    except KeyboardInterrupt:
+        summary.interrupted = True
     finally:
         for worker in workers:
             worker.stop()
@@ -124,12 +141,12 @@ def _handed_out(settings, summary: Summary, workers: list[_Worker], indices, tar
             summary.compiled = time.monotonic()
             workers += [_Worker(settings, target) for _ in range(settings.workers - 1)]
         for worker in workers:
-            if worker.index is None and not _used_up(settings, summary, given):
+            if worker.ready and worker.index is None and not _used_up(settings, summary, given):
                 young = worker.done < ALONE or settings.device != "cpu"
                 worker.give("run", next(indices), frozenset(summary.failures), COMPILES if young else HANGS + SHRINKS)
                 given += 1
-        busy = [worker for worker in workers if worker.index is not None]
-        if not busy:
+        busy = [worker for worker in workers if worker.index is not None or not worker.ready]
+        if not busy or (all(worker.index is None for worker in busy) and _used_up(settings, summary, given)):
             return
         reports = []
         ready = set(wait([worker.pipe for worker in busy], timeout=1.0))
@@ -152,25 +169,23 @@ def _used_up(settings: Settings, summary: Summary, given: int) -> bool:
 def _received(settings: Settings, summary: Summary, worker: _Worker, workers: list[_Worker], target) -> Report | None:
     """What a worker reports. Where it died, another takes its place, and reports that when it has made a script of the
     case."""
-    index = worker.index
-    assert index is not None
-    try:
-        report = worker.pipe.recv() if not worker.hangs or worker.pipe.poll() else None
-    except (EOFError, ConnectionError):
-        report = None
-    if report is not None:
+    said, index = worker.receive(), worker.index
+    if said == READY:
+        return None
+    if index is None:
+        raise RuntimeError(f"a worker cannot start: {worker.end()}")
+    name = ROUND[index % len(ROUND)]
+    if said is not None:
         worker.index = None
         worker.done += 1
-        if isinstance(report, Report):
-            return report
-        how, worker.how = worker.how, None
-        name = ROUND[index % len(ROUND)]
-        return Report(index, name, failures=[Failure(index, name, str(how), str(how), report)])
+        if isinstance(said, Report):
+            return said
+        how, worker.how = str(worker.how), None
+        return Report(index, name, failures=[Failure(index, name, how, how, said)])
     how = worker.end() if worker.how is None else worker.how
     worker.stop()
     other = workers[workers.index(worker)] = _Worker(settings, target)
     other.done = ALONE
-    name = ROUND[index % len(ROUND)]
     if worker.how is None and f"{name}: {how}" not in summary.failures:
         other.how = how  # it makes a script of the case first
         other.give("crash", index, frozenset(), COMPILES)

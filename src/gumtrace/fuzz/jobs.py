@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from gumtrace.fuzz.shrink import SECONDS, shrunk
 from gumtrace.fuzz.structures import STRUCTURES
 from gumtrace.fuzz.subject import Subject, Wrong
 
+LONGEST = 8000  # characters of a script
 OTHERS = ("long", "edits", "laws", "estimators", "requests")
 ROUND = (*STRUCTURES, *OTHERS)  # one case of each, and again
 CHECKS = (  # of items
@@ -121,7 +123,7 @@ def _found(check: Callable[[Any, Counter], None]) -> Callable[[Any, Counter], li
     return find
 
 
-def _item_failures(case: Case, tally: Counter) -> list[Wrong]:
+def _item_failures(case: Case, tally: Counter, which: Collection[Callable] = CHECKS) -> list[Wrong]:
     """All checks of items; those after one that failed are made too."""
     found: list[Wrong] = []
     try:
@@ -130,26 +132,28 @@ def _item_failures(case: Case, tally: Counter) -> list[Wrong]:
         s = Subject(case, tally)
     except Exception as error:
         return [as_wrong(error, "construction")]
-    for check in CHECKS:
+    for check in which:
         try:
             check(s)
         except Exception as error:
             found.append(as_wrong(error, check.__name__))
+            found[-1].found_by = check
     return found
 
 
 def run(seed: int, index: int, device: str = "cpu", known: Collection[str] = (), seconds: float = SECONDS) -> Report:
-    """Run a case, and shrink what fails for as long as this, unless such a failure is known already."""
+    """Run a case, and shrink what fails for as long as this in all, unless such failures are known already."""
     work = job(seed, index, device)
     report = Report(index, work.name)
     if work.name in (*STRUCTURES, "long"):
         report.items = work.subject.items
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for wrong in work.find(work.subject, report.tally):
+        found = work.find(work.subject, report.tally)
+        for wrong in found:
             failure = Failure(index, work.name, wrong.check, wrong.message, "\n".join(wrong.show))
             if failure.name not in known and isinstance(work.subject, Case):
-                small, wrong = _shrunk(work, wrong, seconds)
+                small, wrong = _shrunk(work, wrong, seconds / len(found))
                 failure = Failure(index, work.name, wrong.check, wrong.message, script(small, wrong))
             report.failures.append(failure)
     return report
@@ -169,11 +173,12 @@ def as_wrong(error: Exception, where: str) -> Wrong:
 def _shrunk(work: Job, wrong: Wrong, seconds: float) -> tuple[Case, Wrong]:
     """The smallest case with the same failure, and what it says there."""
     said = wrong
+    find = work.find if wrong.found_by is None else partial(_item_failures, which=(wrong.found_by,))
 
     def fails(case: Case) -> bool:
         nonlocal said
         try:
-            same = [other for other in work.find(case, Counter()) if other.check == wrong.check]
+            same = [other for other in find(case, Counter()) if other.check == wrong.check]
         except Exception:  # a case that makes no sense
             return False
         said = same[0] if same else said
@@ -190,4 +195,5 @@ def script(case: Case, wrong: Wrong) -> str:
         lines.insert(start, "logits = logits.detach().requires_grad_()")
     if any(re.search(r"\b(inf|nan)\b", line) for line in lines):
         lines.insert(0, "from math import inf, nan")
-    return "\n".join([*lines, *(f"# {line}" for line in f"{wrong.check}: {wrong.message}".splitlines())])
+    text = "\n".join([*lines, *(f"# {line}" for line in f"{wrong.check}: {wrong.message}".splitlines())])
+    return text if len(text) < LONGEST else "# too long to print: replay the case"

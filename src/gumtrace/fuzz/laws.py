@@ -27,9 +27,11 @@ def laws(case: Case, tally: Counter) -> None:
     draws = SLOW_DRAWS if case.structure == "custom" else DRAWS
     many = case.change(noise=case.logits.expand(draws, *case.logits.shape).contiguous())
     s = Subject(many, tally)
+    alone = Subject(case, tally)
     told = every_outcome(case, 0, 2000)
     if told is None or s.keys == 0:
         return
+    _enumeration(alone, told)
     trace = s.d.sample_trace((draws,), generator=case.generator())
     show = (f"trace = d.sample_trace(({draws},), generator=torch.Generator().manual_seed({case.seed}))",)
     _traces(s, told, trace, show)
@@ -41,14 +43,36 @@ def laws(case: Case, tally: Counter) -> None:
         _given_one_trace(s, trace[torch.zeros(draws, dtype=torch.long)])
 
 
-def _traces(s: Subject, told: Outcome, trace: Trace, show: tuple[str, ...]) -> None:
+def _enumeration(s: Subject, told: Outcome) -> None:
+    """The library lists the traces that there are, with their chances."""
+    listed = s.d.enumerate_traces()
+    winners, values = listed.winners.cpu().numpy(), listed.value.cpu().double().numpy()
+    chances = s.d.trace_log_prob(listed).detach().cpu().double().exp().numpy()
+    ours, expected = _by_name(s, winners, values, chances), _chances(s, told)
+    show = ("traces = d.enumerate_traces()", "print(traces.winners, d.trace_log_prob(traces).exp())")
+    s.tally["enumeration"] += 1
+    if ours.keys() != expected.keys():
+        raise Wrong("enumeration", f"expected {len(expected)} traces, got {len(ours)}", None, show)
+    far = max(abs(ours[name] - expected[name]) for name in ours)
+    if not far < 64 * s.eps:
+        raise Wrong("enumeration", f"a chance is off by {far:.2g}", None, show)
+
+
+def _chances(s: Subject, told: Outcome) -> Counter:
     x = np.repeat(s.case.x, len(told.winners), 0)
-    chances = np.exp(formula.log_prob(x, told))
-    if abs(chances.sum() - 1) > 1e-9:
-        raise Wrong("enumeration", f"the chances of all traces sum to {chances.sum()!r}", None, show)
+    return _by_name(s, told.winners, told.value, np.exp(formula.log_prob(x, told)))
+
+
+def _by_name(s: Subject, winners: np.ndarray, values: np.ndarray, chances: np.ndarray) -> Counter:
+    """Chances of all traces. Those of an arborescence that differ in the cycles alone have one name."""
     expected: Counter = Counter()
-    for name, chance in zip(_names(s, told.winners, told.value), chances.tolist(), strict=True):
+    for name, chance in zip(_names(s, winners, values), chances.tolist(), strict=True):
         expected[name] += chance
+    return expected
+
+
+def _traces(s: Subject, told: Outcome, trace: Trace, show: tuple[str, ...]) -> None:
+    expected = _chances(s, told)
     drawn = Counter(_names(s, s.winners(trace), s.rows(trace.value)))
     if strange := set(drawn) - set(expected):
         raise Wrong("law of traces", f"a trace that cannot be: {min(strange)}", None, show)

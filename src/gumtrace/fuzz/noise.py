@@ -86,3 +86,6 @@ def _conditional_gradient(s: Subject, again, g: np.ndarray, told, kept: bool, sh
     expected = by_row(s, formula.conditional_gradient(s.x, told, g, weight)) if exact else None
     scale = 1e-6 * (1 + np.abs(weight).sum(1).max(initial=0)) * (s.case.items / max(s.case.rows, 1))
     check_gradient(s, "conditional gradient", grad, expected, scale, show)
+    if exact and s.case.items <= 200:  # written with other kernels, which can be differentiated again
+        (grad,) = torch.autograd.grad(scaled.sum(), s.logits, create_graph=True)
+        check_gradient(s, "conditional gradient with a graph", grad, expected, scale, show)

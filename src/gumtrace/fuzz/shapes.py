@@ -22,6 +22,7 @@ _EVERYTHING = {
     "trace_log_prob": lambda d, s: d.trace_log_prob(d.trace(s.noise)),
     "sample": lambda d, s: d.sample(s.case.samples, generator=s.case.generator(2)),
     "perturb": lambda d, s: d.perturb(s.case.samples, generator=s.case.generator(2)),
+    "conditional": lambda d, s: d.conditional(d.trace(s.noise), generator=s.case.generator(2)),
 }
 
 
@@ -29,8 +30,8 @@ def indexing(s: Subject) -> None:
     """An item alone, an indexed trace and an expanded distribution say what the batch says."""
     if s.case.items == 0:
         return
-    flat = s.case.seed % s.case.rows
-    index = tuple(int(i) for i in np.unravel_index(flat, s.case.batch)) if s.case.batch else ()
+    row = s.case.seed % s.case.rows
+    index = tuple(int(i) for i in np.unravel_index(row, s.case.batch)) if s.case.batch else ()
     item = s.d.item(index)
     trace = s.trace[(..., *index)] if s.trace.shape else s.trace
     show = (*s.shown, f"item = d.item({index})", f"of_item = trace[{('...', *index)!r}]".replace("'...'", "..."))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gumtrace.fuzz.cases import Case
 
-SECONDS = 10.0
+SECONDS = 20.0
 
 
 def shrunk(case: Case, fails: Callable[[Case], bool], item: int | None = None, seconds: float = SECONDS) -> Case:

@@ -2,6 +2,7 @@
 difference between the two is told."""
 
 from collections import Counter
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -31,6 +32,7 @@ class Wrong(Exception):
     ):
         super().__init__(message)
         self.check, self.message, self.item, self.show, self.case = check, message, item, show, case
+        self.found_by: Callable | None = None
 
 
 class Subject:

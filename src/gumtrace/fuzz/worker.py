@@ -3,6 +3,7 @@
 import os
 import signal
 from collections import Counter
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 import torch
@@ -13,19 +14,22 @@ from gumtrace.fuzz.edits import ROUNDS
 from gumtrace.fuzz.shrink import shrunk
 from gumtrace.fuzz.subject import Wrong
 
+READY = "ready"  # what it says first: imports take a while
 PATIENCE = 10  # seconds for a case that is tried in a process of its own
 
 
 def work(pipe: Connection, seed: int, device: str) -> None:
-    """Answers ("run", index, known failures) and ("crash", index) with a report until there is nothing more."""
+    """Answers ("run", index, known failures) and ("crash", index) with a report or a script."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver
-    while (asked := pipe.recv()) is not None:
-        what, index, known = asked
-        if what == "run":
-            pipe.send(jobs.run(seed, index, device, known))
-        else:
-            pipe.send(crash_script(seed, index, device))
+    pipe.send(READY)
+    with suppress(EOFError, ConnectionError):  # until the driver is gone
+        while True:
+            what, index, known = pipe.recv()
+            if what == "run":
+                pipe.send(jobs.run(seed, index, device, known))
+            else:
+                pipe.send(crash_script(seed, index, device))
 
 
 def crash_script(seed: int, index: int, device: str) -> str:
