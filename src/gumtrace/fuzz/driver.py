@@ -14,8 +14,7 @@ from gumtrace.fuzz.worker import READY, work
 
 ALONE = 2 * len(ROUND)  # cases that the first worker runs before the others start: it fills the cache of compiled code
 STARTS = 120.0  # seconds that a worker may take to start
-HANGS, COMPILES = 60.0, 400.0  # seconds that a case may take, and one that may have to compile something
-SHRINKS = 60.0  # more, for a case that failed
+HANGS, COMPILES = 60.0, 400.0  # seconds that a case may take, shrinking included, and one that may have to compile
 
 
 @dataclass
@@ -143,7 +142,7 @@ def _handed_out(settings, summary: Summary, workers: list[_Worker], indices, tar
         for worker in workers:
             if worker.ready and worker.index is None and not _used_up(settings, summary, given):
                 young = worker.done < ALONE or settings.device != "cpu"
-                worker.give("run", next(indices), frozenset(summary.failures), COMPILES if young else HANGS + SHRINKS)
+                worker.give("run", next(indices), frozenset(summary.failures), COMPILES if young else HANGS)
                 given += 1
         busy = [worker for worker in workers if worker.index is not None or not worker.ready]
         if not busy or (all(worker.index is None for worker in busy) and _used_up(settings, summary, given)):
@@ -179,6 +178,9 @@ def _received(settings: Settings, summary: Summary, worker: _Worker, workers: li
         worker.index = None
         worker.done += 1
         if isinstance(said, Report):
+            if said.last:
+                worker.stop()
+                workers[workers.index(worker)] = _Worker(settings, target)
             return said
         how, worker.how = str(worker.how), None
         return Report(index, name, failures=[Failure(index, name, how, how, said)])

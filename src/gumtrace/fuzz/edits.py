@@ -38,6 +38,8 @@ def edit_and_use(d: Structure, samples: tuple[int, ...], seed: int) -> None:
     for use in _USES:
         with suppress(Exception):
             use(d, trace, untouched)
+    if device.type == "cuda":
+        torch.cuda.synchronize()  # a kernel that read or wrote where it must not fails here
 
 
 def _write(rng: np.random.Generator, part: torch.Tensor, keys: int) -> None:

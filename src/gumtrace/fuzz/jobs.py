@@ -63,6 +63,7 @@ class Report:
     items: int = 0
     tally: Counter = field(default_factory=Counter)  # check -> how many items went through it
     failures: list[Failure] = field(default_factory=list)
+    last: bool = False  # the worker can do no more: its device is in an error
 
 
 class Job(NamedTuple):

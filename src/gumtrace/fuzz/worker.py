@@ -15,7 +15,7 @@ from gumtrace.fuzz.shrink import shrunk
 from gumtrace.fuzz.subject import Wrong
 
 READY = "ready"  # what it says first: imports take a while
-PATIENCE = 10  # seconds for a case that is tried in a process of its own
+PATIENCE = 5  # seconds for a case that is tried in a process of its own
 
 
 def work(pipe: Connection, seed: int, device: str) -> None:
@@ -27,9 +27,22 @@ def work(pipe: Connection, seed: int, device: str) -> None:
         while True:
             what, index, known = pipe.recv()
             if what == "run":
-                pipe.send(jobs.run(seed, index, device, known))
+                report = jobs.run(seed, index, device, known)
+                report.last = _broken(device)
+                pipe.send(report)
             else:
                 pipe.send(crash_script(seed, index, device))
+
+
+def _broken(device: str) -> bool:
+    """After an error of a kernel nothing works on its device any more."""
+    if not device.startswith("cuda"):
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
 
 
 def crash_script(seed: int, index: int, device: str) -> str:
