@@ -54,7 +54,7 @@ def test_a_case_is_a_function_of_seed_and_index(index):
 
 
 def test_hostile_numbers_are_what_they_are_said_to_be():
-    drawn = [numbers.hostile(rng(i), (4, 6), numbers.some_dtype(rng(i, 1))) for i in range(400)]
+    drawn = [numbers.hostile(rng(i), (4, 6), numbers.some_dtype(rng(i, 1), 100)) for i in range(400)]
     assert all(x.isfinite().all() for x in drawn)
     assert {x.dtype for x in drawn} == set(numbers.DTYPES)
     for what in (
@@ -167,7 +167,7 @@ def test_an_answer_that_is_none_is_found(monkeypatch):
 @every_structure
 def test_shrinking_ends_at_something_small(structure):
     """Whatever the case, if it always fails nothing is left of it; what makes no sense any more is passed over."""
-    case = drawing.draw(structure, rng(2), drawing.Sizes(0.0, 2000, 20, 200))
+    case = drawing.draw(structure, rng(2), drawing.Sizes(0.0, 2000, 20, 200), torch.float32)
 
     def builds(other):
         try:

@@ -14,30 +14,30 @@ from gumtrace.fuzz.cases import LAYOUTS, Case
 from gumtrace.fuzz.sizes import DRAWN, INTEGERS, SMALL, Rng, Sizes
 
 
-def draw(structure: str, rng: Rng, sizes: Sizes, device: str = "cpu") -> Case:
+def draw(structure: str, rng: Rng, sizes: Sizes, dtype: torch.dtype, device: str = "cpu") -> Case:
     """A case for all checks of items."""
     shape, settings, cost = DRAWN[structure](rng, sizes)
     items = int(np.clip(rng.uniform(0.3, 1.0) * cost, 1, sizes.most))
     batch, samples = _shapes(rng, items)
-    return _filled(structure, rng, shape, settings, batch, samples, device)
+    return _filled(structure, rng, shape, settings, batch, samples, dtype, device)
 
 
-def draw_small(structure: str, rng: Rng, dtype=torch.float64, device: str = "cpu") -> Case:
+def draw_small(structure: str, rng: Rng, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Case:
     """One unbatched item with moderate logits and few traces, none of them very rare, for laws and estimators."""
     shape, settings = SMALL[structure](rng)
     logits = torch.from_numpy(rng.normal(size=shape) * rng.choice([0.3, 1.0])).to(dtype)
     return Case(structure, logits, logits, settings, seed=int(rng.integers(2**31)), device=device)
 
 
-def draw_nothing(structure: str, rng: Rng, device: str = "cpu") -> Case:
+def draw_nothing(structure: str, rng: Rng, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Case:
     """A batch without items, or items without keys where a structure has such."""
-    case = draw_small(structure, rng, device=device)
+    case = draw_small(structure, rng, dtype, device)
     seed = int(rng.integers(2**31))
     if structure in ("spanning-tree", "sparse-tree", "custom") or rng.random() < 0.3:
-        nothing = torch.zeros(0, *case.key_shape, dtype=torch.float64)
+        nothing = torch.zeros(0, *case.key_shape, dtype=dtype)
         return case.change(logits=nothing, noise=nothing, seed=seed)
     batch = (2,) if rng.random() < 0.5 else ()
-    nothing = torch.zeros(*batch, *[0] * case.dims, dtype=torch.float64)
+    nothing = torch.zeros(*batch, *[0] * case.dims, dtype=dtype)
     settings = {name: 0 if name in ("k", "root") else x for name, x in case.settings.items()}
     return case.change(logits=nothing, noise=nothing, settings=settings, seed=seed)
 
@@ -46,8 +46,7 @@ def _count(shape: tuple[int, ...]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
-def _filled(structure, rng: Rng, shape, settings, batch, samples, device) -> Case:
-    dtype = numbers.some_dtype(rng)
+def _filled(structure, rng: Rng, shape, settings, batch, samples, dtype, device) -> Case:
     rows, keys = _count(batch), _count(shape)
     logits = numbers.hostile(rng, (rows, keys), dtype).reshape(*batch, *shape)
     if rng.random() < 0.2:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gumtrace.fuzz import checks, drawing, edits, estimators, laws, long, noise, requests, shapes, values
+from gumtrace.fuzz import checks, drawing, edits, estimators, laws, long, noise, numbers, requests, shapes, values
 from gumtrace.fuzz.cases import Case
 from gumtrace.fuzz.shrink import SECONDS, shrunk
 from gumtrace.fuzz.structures import STRUCTURES
@@ -78,32 +78,33 @@ def job(seed: int, index: int, device: str = "cpu") -> Job:
     turn, place = divmod(index, len(ROUND))
     name = ROUND[place]
     structure = list(STRUCTURES)[turn % len(STRUCTURES)]
+    dtype = numbers.some_dtype(rng, turn)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32  # in which a half type is computed
     if name == "requests":
         return Job(name, [requests.drawn(rng) for _ in range(20)], _found(_requests))
     if name == "edits":
         small = drawing.Sizes(0.9, 4000, 12, 400)
-        return Job(name, drawing.draw(structure, rng, small, device), _found(edits.edited))
+        return Job(name, drawing.draw(structure, rng, small, dtype, device), _found(edits.edited))
     if name == "long":
-        return Job(name, long.draw(long.STRUCTURES[turn % len(long.STRUCTURES)], rng, device), _found(long.long))
+        return Job(name, long.draw(long.STRUCTURES[turn % len(long.STRUCTURES)], rng, wide, device), _found(long.long))
     if name == "laws":
-        dtype = torch.float64 if rng.random() < 0.6 else torch.float32
-        return Job(name, drawing.draw_small(structure, rng, dtype, device), _found(laws.laws))
+        return Job(name, drawing.draw_small(structure, rng, wide, device), _found(laws.laws))
     if name == "estimators":
-        return _estimators(rng, turn, device)
-    return Job(name, drawing.draw(name, rng, drawing.Sizes.at(turn, device), device), _item_failures)
+        return _estimators(rng, turn, wide, device)
+    return Job(name, drawing.draw(name, rng, drawing.Sizes.at(turn, device), dtype, device), _item_failures)
 
 
-def _estimators(rng: np.random.Generator, turn: int, device: str) -> Job:
+def _estimators(rng: np.random.Generator, turn: int, dtype: torch.dtype, device: str) -> Job:
     """Every estimator in turn, each time on another structure; now and then on nothing at all."""
     structures, names = list(STRUCTURES), list(estimators.KINDS)
     if turn % 5 == 4:
         structure = structures[turn // 5 % len(structures)]
-        return Job("estimators", drawing.draw_nothing(structure, rng, device), _found(estimators.empty))
+        return Job("estimators", drawing.draw_nothing(structure, rng, dtype, device), _found(estimators.empty))
     turn -= turn // 5
     name = names[turn % len(names)]
     first = turn // len(names) + turn
     order = [structures[(first + shift) % len(structures)] for shift in range(len(structures))]
-    cases = (drawing.draw_small(structure, rng, device=device).change(extra=name) for structure in order)
+    cases = (drawing.draw_small(structure, rng, dtype, device).change(extra=name) for structure in order)
     case = next(case for case in cases if estimators.serves(name, case))
     return Job("estimators", case, _found(estimators.estimates))
 

@@ -15,9 +15,8 @@ LENGTHS = [1000, 5000, 33_000, 40_000]  # radix sorts change at 2^15 keys
 STRUCTURES = ("permutation", "subset", "binary-tree", "sparse-tree")
 
 
-def draw(structure: str, rng: Rng, device: str = "cpu") -> Case:
+def draw(structure: str, rng: Rng, dtype: torch.dtype, device: str = "cpu") -> Case:
     keys = int(rng.choice(LENGTHS))
-    dtype = torch.float32 if rng.random() < 0.6 else torch.float64
     logits = torch.from_numpy(rng.normal(size=(2, keys))).to(dtype)
     noise = logits + numbers.gumbel(rng, (2, keys)).to(dtype)
     if rng.random() < 0.5:
