@@ -90,6 +90,6 @@ def _edges(dist: Structure) -> Tensor | None:
         return i * n + j
     if isinstance(dist, Arborescence):
         never = torch.eye(n, dtype=torch.bool, device=device)
-        never[:, dist.root] = True
-        return never.flatten().byte().argsort(stable=True)[: (n - 1) ** 2]
+        never[:, dist.root : dist.root + 1] = True
+        return never.flatten().byte().argsort(stable=True)[: max(n - 1, 0) ** 2]
     return None

@@ -82,7 +82,7 @@ class LinearSurrogate(_Surrogate):
 
     def features(self, x: Tensor) -> Tensor:
         """(*S, entries) -> (*S, features), the first of them 1."""
-        return torch.cat([torch.ones_like(x[..., :1]), x], -1)
+        return torch.cat([x.new_ones(*x.shape[:-1], 1), x], -1)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         if not len(self.weight):

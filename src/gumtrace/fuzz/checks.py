@@ -93,11 +93,11 @@ def support(s: Subject) -> None:
 def log_prob(s: Subject) -> None:
     show = (*s.shown, "print(d.trace_log_prob(trace))")
     ours = s.d.trace_log_prob(s.trace)
-    expected = formula.log_prob(s.x, s.told)
-    totals = formula.log_totals(s.x, s.told)
+    expected = formula.log_prob(s.held, s.told)
+    totals = formula.log_totals(s.held, s.told)
     decisions = (s.told.winners >= 0).sum(1)
     off = s.eps * (4 + np.minimum(s.spread, FAR)) * decisions + (2 * s.eps + U * decisions) * np.abs(expected)
-    tolerance = off + 4 * U * np.abs(totals).sum(1)
+    tolerance = off + s.case.of_items(s.rounding) * decisions
     s.compare("trace_log_prob", s.each(ours), expected, tolerance, show)
     _totals(s, totals)
     _gradient(s, ours)
@@ -121,13 +121,10 @@ def _gradient(s: Subject, ours: torch.Tensor) -> None:
     weight = s.weights(s.case.items)
     to_items = torch.from_numpy(weight).to(ours.device, ours.dtype).reshape(ours.shape)
     (grad,) = torch.autograd.grad((ours * to_items).sum(), s.logits, retain_graph=True)
-    expected = by_row(s, formula.gradient(s.x, s.told, weight))
-    terms = by_row(s, formula.gradient(s.x, s.told, np.abs(weight), added=True))
-    # A chance is e^(x - log Λ), a difference of numbers as large as the logits; but no chance is above 1.
-    rounded, decisions = 8 * U * s.size[:, None], s.told.winners.shape[1]
-    relative = s.eps * (8 + FAR + decisions) + 2 * rounded
-    tolerance = np.where(rounded < 0.1, relative * terms, np.abs(weight).sum() * decisions)
-    check_gradient(s, "log-prob gradient", grad, expected, tolerance + 1e-30, show)
+    expected = by_row(s, formula.gradient(s.held, s.told, weight))
+    terms = by_row(s, formula.gradient(s.held, s.told, np.abs(weight), added=True))
+    relative = s.eps * (8 + FAR + s.told.winners.shape[1]) + 2 * s.rounding[:, None]
+    check_gradient(s, "log-prob gradient", grad, expected, relative * terms + 1e-30, show)
 
 
 def check_gradient(s: Subject, check: str, grad: torch.Tensor, expected, tolerance, show) -> None:

@@ -65,6 +65,25 @@ class Subject:
         return self.case.of_items(self.case.x)
 
     @cached_property
+    def held(self) -> np.ndarray:
+        """The same as sums of rates take them: on CUDA larger ones count as the largest."""
+        return np.clip(self.x, -self.largest, self.largest, out=self.x.copy(), where=self.racing)
+
+    @property
+    def largest(self) -> float:
+        if self.case.device == "cpu":
+            return np.inf
+        return 2.0**22 if self.dtype == torch.float32 else 2.0**28
+
+    @cached_property
+    def rounding(self) -> np.ndarray:
+        """(rows,): how far off a difference of logarithms may be where the log-rates are large. From 2^16 on CPU kernels
+        keep what is small in a logarithm apart; those for CUDA know ln 2 to so many digits."""
+        if self.case.device == "cpu":
+            return 8 * U * np.minimum(self.size, 2.0**16)
+        return (2e-11 if self.dtype == torch.float32 else 8 * U) * np.minimum(self.size, self.largest)
+
+    @cached_property
     def racing(self) -> np.ndarray:
         return self.case.of_items(self.case.racing)
 
