@@ -77,8 +77,8 @@ class Subject:
 
     @cached_property
     def rounding(self) -> np.ndarray:
-        """(rows,): how far off a difference of logarithms may be where the log-rates are large. From 2^16 on CPU kernels
-        keep what is small in a logarithm apart; those for CUDA know ln 2 to so many digits."""
+        """(rows,): how far off a difference of logarithms may be where the log-rates are large. From 2^16 on
+        CPU kernels keep what is small in a logarithm apart; those for CUDA know ln 2 to so many digits."""
         if self.case.device == "cpu":
             return 8 * U * np.minimum(self.size, 2.0**16)
         return (2e-11 if self.dtype == torch.float32 else 8 * U) * np.minimum(self.size, self.largest)
