@@ -10,10 +10,9 @@ from itertools import count
 from multiprocessing.connection import wait
 
 from gumtrace.fuzz.jobs import ROUND, Failure, Report
-from gumtrace.fuzz.numbers import ONE_DTYPE
 from gumtrace.fuzz.worker import READY, work
 
-ALONE = 2 * ONE_DTYPE * len(ROUND)  # cases that the first worker runs alone: it fills the cache of compiled code
+ALONE = 2 * len(ROUND)  # cases that the first worker runs alone: it fills the cache of compiled code
 STARTS = 120.0  # seconds that a worker may take to start
 HANGS, COMPILES = 60.0, 400.0  # seconds that a case may take, shrinking included, and one that may have to compile
 

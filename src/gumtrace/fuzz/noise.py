@@ -10,6 +10,8 @@ from gumtrace.fuzz.checks import by_row, check_gradient, same_winners
 from gumtrace.fuzz.subject import Subject, padded
 from gumtrace.traces.trace import Trace
 
+FEW = 4  # samples
+
 
 def sampling(s: Subject) -> None:
     seeded = f"{s.case.samples}, generator=torch.Generator({s.case.device!r}).manual_seed({s.case.seed})"
@@ -79,12 +81,14 @@ def given_trace(s: Subject, check: str, trace: Trace, show: tuple[str, ...], cer
 
 def _conditional_gradient(s: Subject, again, g: np.ndarray, told, kept: bool, show: tuple[str, ...]) -> None:
     weight = s.weights(s.case.items, s.keys)
+    weight[FEW * s.case.rows :] = 0  # of many samples, some: errors add up
     scaled = torch.where(again.isneginf(), 0.0, again) * torch.from_numpy(weight).to(again).reshape(again.shape)
     (grad,) = torch.autograd.grad(scaled.sum(), s.logits, retain_graph=True)
     show = (*show, "again[again.isfinite()].sum().backward()  # the check weights keys", "print(logits.grad)")
-    exact = kept and s.dtype == torch.float64 and s.size.max(initial=0) <= 12 and s.case.rows > 0
+    exact = kept and s.case.logits.dtype == s.dtype and s.size.max(initial=0) <= 12 and s.case.rows > 0
     expected = by_row(s, formula.conditional_gradient(s.x, told, g, weight)) if exact else None
-    scale = 1e-6 * (1 + np.abs(weight).sum(1).max(initial=0)) * (s.case.items / max(s.case.rows, 1))
+    off = 1e-6 if s.dtype == torch.float64 else 5e-3  # the minima come from differences of E
+    scale = off * (1 + np.abs(weight).sum(1).max(initial=0)) * min(s.case.items // max(s.case.rows, 1), FEW)
     check_gradient(s, "conditional gradient", grad, expected, scale, show)
     if exact and s.case.items <= 200:  # written with other kernels, which can be differentiated again
         (grad,) = torch.autograd.grad(scaled.sum(), s.logits, create_graph=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 DTYPES = {torch.float32: 0.5, torch.float64: 0.35, torch.bfloat16: 0.1, torch.float16: 0.05}  # and how often
-ONE_DTYPE = 2  # turns in which all cases have the same
+SINGLE = 24  # turns in single precision
 Draw = Callable[[np.random.Generator, tuple[int, ...], torch.finfo], np.ndarray]
 
 
@@ -86,9 +86,9 @@ _CHANCES = np.array([weight for weight, _ in KINDS.values()]) / sum(weight for w
 
 
 def some_dtype(rng: np.random.Generator, turn: int) -> torch.dtype:
-    """Float32 in the first turns, then float64: compiling for both takes longer than to find most faults in one."""
-    if turn < 2 * ONE_DTYPE:
-        return torch.float32 if turn < ONE_DTYPE else torch.float64
+    """Float32 alone in the first turns: most faults are found in it while compiling for another dtype would go on."""
+    if turn < SINGLE:
+        return torch.float32
     return list(DTYPES)[rng.choice(len(DTYPES), p=list(DTYPES.values()))]
 
 

@@ -65,7 +65,7 @@ def log_prob_of_value(s: Subject) -> None:
     with np.errstate(invalid="ignore", over="ignore"):
         off = s.eps * (32 + 4 * np.where(np.isfinite(expected), np.abs(expected), 0.0)) + 16 * U * size
     s.compare("log_prob", ours.detach().cpu().double().numpy(), expected, off, show)
-    if s.dtype == torch.float64 and s.size[row] < 30:
+    if s.case.logits.dtype == s.dtype and s.size[row] < 30:
         _gradient(s, item, ours, told, x, each, which, expected, row, show)
 
 
@@ -84,7 +84,7 @@ def _gradient(s: Subject, item, ours, told, x, each, which, expected, row: int, 
     (grad,) = torch.autograd.grad((ours * torch.from_numpy(weight).to(ours)).sum(), s.logits, retain_graph=True)
     got = grad.detach().cpu().double().reshape(s.case.racing.shape).numpy()[row]
     s.tally["log_prob gradient"] += 1
-    scale = 1e-9 * np.abs(weight).sum() * (1 + told.winners.shape[1])
+    scale = max(1e-9, 400 * s.eps) * np.abs(weight).sum() * (1 + told.winners.shape[1])
     if not np.abs(got - wanted).max(initial=0) <= scale:
         raise Wrong("log_prob gradient", f"expected {wanted.tolist()}, got {got.tolist()}", row, show)
 
