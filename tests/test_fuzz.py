@@ -49,7 +49,7 @@ def test_a_case_is_a_function_of_seed_and_index(index):
     first, again = job(5, index), job(5, index)
     assert first.name == again.name
     assert _same(first.subject, again.subject)
-    if first.name != "long":  # large, and one of a few sizes
+    if first.subject != []:  # requests come later
         assert not all(_same(first.subject, job(seed, index).subject) for seed in (6, 7, 8))
 
 
