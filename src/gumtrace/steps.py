@@ -81,6 +81,8 @@ def depth(node: int, parents: Sequence[int]) -> int:
     while parents[node] >= 0:
         node = parents[node]
         steps_up += 1
+        if steps_up > len(parents):
+            raise ValueError("the parents are no tree: they go round in a cycle")
     return steps_up
 
 

@@ -158,6 +158,7 @@ class Case:
             settings=settings,
             mask=mask,
             lengths=picked(self.lengths),
+            layout="plain" if self.layout == "expanded" else self.layout,  # rows of several dimensions differ
         )
 
     def script(self) -> list[str]:

@@ -124,6 +124,8 @@ def _gradient(s: Subject, ours: torch.Tensor) -> None:
     expected = by_row(s, formula.gradient(s.held, s.told, weight))
     terms = by_row(s, formula.gradient(s.held, s.told, np.abs(weight), added=True))
     relative = s.eps * (8 + FAR + s.told.winners.shape[1]) + 2 * s.rounding[:, None]
+    if s.on_device:  # log-probabilities of decisions are kept in the dtype, for a trace that may be most improbable
+        relative = relative + 2 * s.eps * by_row(s, np.abs(formula.log_prob(s.held, s.told))[:, None])
     check_gradient(s, "log-prob gradient", grad, expected, relative * terms + 1e-30, show)
 
 
@@ -147,8 +149,8 @@ def check_gradient(s: Subject, check: str, grad: torch.Tensor, expected, toleran
 
 
 def by_row(s: Subject, x: np.ndarray) -> np.ndarray:
-    """Sums over samples: (items, keys) -> (rows, keys)."""
-    return x.reshape(s.case.items // max(s.case.rows, 1), s.case.rows, s.keys).sum(0)
+    """Sums over samples: (items, ...) -> (rows, ...)."""
+    return x.reshape(s.case.items // max(s.case.rows, 1), s.case.rows, *x.shape[1:]).sum(0)
 
 
 def curvature(s: Subject) -> None:

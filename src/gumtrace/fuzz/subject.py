@@ -70,8 +70,13 @@ class Subject:
         return np.clip(self.x, -self.largest, self.largest, out=self.x.copy(), where=self.racing)
 
     @property
+    def on_device(self) -> bool:
+        """Whether kernels for CUDA serve it, which others do by those for the CPU."""
+        return self.case.device != "cpu" and self.case.structure not in ("sparse-tree", "custom")
+
+    @property
     def largest(self) -> float:
-        if self.case.device == "cpu":
+        if not self.on_device:
             return np.inf
         return 2.0**22 if self.dtype == torch.float32 else 2.0**28
 
@@ -79,7 +84,7 @@ class Subject:
     def rounding(self) -> np.ndarray:
         """(rows,): how far off a difference of logarithms may be where the log-rates are large. From 2^16 on
         CPU kernels keep what is small in a logarithm apart; those for CUDA know ln 2 to so many digits."""
-        if self.case.device == "cpu":
+        if not self.on_device:
             return 8 * U * np.minimum(self.size, 2.0**16)
         return (2e-11 if self.dtype == torch.float32 else 8 * U) * np.minimum(self.size, self.largest)
 

@@ -11,10 +11,12 @@ from gumtrace.fuzz.cases import Case
 from gumtrace.fuzz.oracles import Outcome
 from gumtrace.fuzz.recursions import every_run
 from gumtrace.fuzz.structures import written_out
-from gumtrace.fuzz.subject import Subject, U, Wrong, flat
+from gumtrace.fuzz.subject import Subject, Wrong, flat
 from gumtrace.relaxations import KINDS
 
 MOST_TRACES = 200  # of an item whose traces are all written down
+ONE_TO_ONE = ("permutation", "binary-tree")  # trace and value
+HELD = 2.0**990  # log-rates this far below the largest count as this far in sums over traces
 TRACTABLE = ("subset", "permutation", "matching", "spanning-tree", "binary-tree")
 
 
@@ -58,12 +60,15 @@ def log_prob_of_value(s: Subject) -> None:
             return
         raise Wrong("log_prob", "expected a NotImplementedError", row, show)
     x = np.repeat(s.case.x[row : row + 1], len(told.winners), 0)
+    if s.case.structure in ONE_TO_ONE:  # whose log-probability is that of a trace
+        x = np.where(np.isfinite(x), np.clip(x, -s.largest, s.largest), x)
     each = formula.log_prob(x, told)
     expected = np.array([_log_sum(each[which == v]) for v in range(len(first))])
     ours = item.log_prob(value)
-    size = s.size[row] * told.winners.shape[1]
     with np.errstate(invalid="ignore", over="ignore"):
-        off = s.eps * (32 + 4 * np.where(np.isfinite(expected), np.abs(expected), 0.0)) + 16 * U * size
+        off = s.eps * (32 + 4 * np.where(np.isfinite(expected), np.abs(expected), 0.0))
+        off = off + 4 * s.rounding[row] * told.winners.shape[1]
+        off = np.where((expected < -HELD) & (ours.detach().cpu().double().numpy() < -HELD / 2), np.inf, off)
     s.compare("log_prob", ours.detach().cpu().double().numpy(), expected, off, show)
     if s.case.logits.dtype == s.dtype and s.size[row] < 30:
         _gradient(s, item, ours, told, x, each, which, expected, row, show)

@@ -79,7 +79,7 @@ class Permutation(Structure):
 def _vector_of(trace: Trace) -> Tensor:
     winners, d = trace.winners, trace.layout.geometry.keys
     keys = torch.arange(d + 1, device=trace.device).expand(*trace.shape, d + 1)
-    winners = torch.where(winners < 0, d, winners)
+    winners = torch.where((winners < 0) | (winners > d), d, winners)  # anyone may write into a trace
     free = winners.sort(-1).values  # positions that racing keys may take, in order
     return keys.scatter(-1, free, winners)[..., :d]
 
@@ -89,4 +89,4 @@ def _matrix_of(trace: Trace) -> Tensor:
     won = torch.zeros(*trace.shape, value.shape[-1] + 1, dtype=trace.layout.dtype, device=trace.device)
     won = won.scatter(-1, trace.winners % won.shape[-1], 1)[..., :-1]  # -1 lands in the last bin
     matrix = torch.zeros(*value.shape, value.shape[-1], dtype=trace.layout.dtype, device=trace.device)
-    return matrix.scatter(-1, value[..., None], won[..., None])
+    return matrix.scatter(-1, value.clamp(max=max(value.shape[-1] - 1, 0))[..., None], won[..., None])

@@ -162,7 +162,8 @@ def _won(geometry: list[int], winners: Tensor, links: Tensor) -> Tensor:
         return links > -2
     # one bin too many, for decisions that never happened
     won = winners.new_zeros(winners.shape[0], g.keys + 1, dtype=torch.bool)
-    return won.scatter(-1, torch.where(winners < 0, g.keys, winners).long(), True)[:, : g.keys]
+    none = (winners < 0) | (winners > g.keys)  # anyone may write into a trace
+    return won.scatter(-1, torch.where(none, g.keys, winners).long(), True)[:, : g.keys]
 
 
 def _repeat(logits: Tensor, items: int) -> Tensor:
