@@ -14,6 +14,7 @@ import torch
 from cases import CASES
 
 import gumtrace as gt
+from gumtrace.steps import steps
 
 HUGE = {"nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf, "1e38": 1e38, "-1e38": -1e38}
 
@@ -78,6 +79,7 @@ def _use(d, trace):
         lambda: trace.winners,
         lambda: trace.equals(trace),
         lambda: trace[0].value,
+        lambda: steps(d.item((0,)), trace[0, 0]),
     ]
     refused = []
     for use in uses:

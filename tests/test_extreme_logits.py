@@ -76,6 +76,21 @@ SMALL = {
 }
 
 
+def test_probabilities_of_structures_over_several_scales():
+    """What is left when the large ones are gone has chances of its own."""
+    x = torch.tensor([[1e30, 0.0, 0.0], [0.0, 0.5, -0.5], [0.0, 1.0, 2.0]], dtype=torch.float64)
+    moderate = torch.where(x > 100, 1e4, x)
+    for value in (torch.eye(3), torch.eye(3)[[0, 2, 1]]):
+        ours, want = (gt.Matching(y).log_prob(value.double()) for y in (x, moderate))
+        torch.testing.assert_close(ours, want, rtol=0, atol=1e-10)
+
+
+def test_the_density_of_impossible_noise_is_0():
+    far = torch.finfo(torch.float32).max
+    d = gt.Matching(torch.tensor([[0.0, far]]))
+    assert d.noise_log_prob(torch.tensor([[0.0, -far]])) == -torch.inf
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", [*LIMITS, "-1e31", "-3e28"])
 @pytest.mark.parametrize("kind", SMALL)

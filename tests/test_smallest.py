@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+import twins
 
 import gumtrace as gt
+from gumtrace import relaxations
 
 EMPTY = {
     "subset": (gt.Subset(torch.zeros(0), 0), (0,)),
@@ -30,6 +32,38 @@ def test_nothing_is_a_structure(name):
     assert (d.noise_log_prob(d.perturb((2,))) == 0).all()
     if name != "arborescence":  # has none
         assert (d.log_prob(trace.value) == 0).all()
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_gradients_over_no_key(name):
+    d, _ = EMPTY[name]
+    x = d.logits.clone().expand(2, *d.key_shape).clone().requires_grad_()
+    wide = d.at(x)
+    (to_noise,) = torch.autograd.grad(wide.perturb((3,)).sum(), x, retain_graph=True)
+    (first,) = torch.autograd.grad(wide.trace_log_prob(wide.sample_trace((3,))).sum(), x, create_graph=True)
+    assert to_noise.shape == first.shape == x.shape
+
+
+def test_the_support_of_a_recursion_over_no_key():
+    algorithm = twins.Subset(0, 0)
+    assert gt.Custom(torch.zeros(0), algorithm).support.check(torch.zeros(0))
+    assert gt.Custom(torch.zeros(0, 0), algorithm, event_dim=1).support.check(torch.zeros(0, 0)).shape == (0,)
+
+
+def test_relaxed_trees_of_no_node():
+    assert relaxations.trees.sweeps(torch.zeros(2, 0, 0), torch.zeros(0, 2, 0, 0), torch.zeros(2).long(), 0).shape == (
+        2,
+        0,
+        0,
+    )
+
+
+@pytest.mark.parametrize("d", [gt.Subset(torch.zeros(0), 0), gt.Arborescence(torch.zeros(0, 0))], ids=repr)
+def test_surrogates_of_no_entry(d):
+    estimator, logits = gt.estimators.SurrogateREINFORCE(samples=2, extra=4), d.logits.clone().requires_grad_()
+    for _ in range(2):
+        loss = estimator(d.at(logits), lambda x: x.flatten(1).sum(-1) + 1)
+    assert loss == 1
 
 
 @pytest.mark.parametrize("estimator", [gt.estimators.NoiseREINFORCE, gt.estimators.TraceREINFORCE])

@@ -9,7 +9,7 @@ import torch
 from gumtrace.fuzz import algorithms
 
 Rng = np.random.Generator
-EARLY = 300  # turns in which cases are mostly small, so that a fault is found soon
+EARLY, LATE = 150, 300  # turns before which cases are mostly small, so that a fault is found soon, and at last large
 INTEGERS = [torch.int64, torch.int64, torch.int32, torch.int16, torch.uint8]
 AROUND = [7, 8, 9, 15, 16, 17, 31, 32, 33]  # kernels change their ways at powers of two
 
@@ -27,7 +27,9 @@ class Sizes:
     def at(cls, index: int, device: str) -> "Sizes":
         if device != "cpu":
             return cls(0.3, 2_000_000, 4096, 60_000)
-        return cls(0.9, 60_000, 600, 4_000) if index < EARLY else cls()
+        if index < EARLY:
+            return cls(0.9, 60_000, 600, 4_000)
+        return cls() if index < LATE else cls(0.6, 800_000, 8000, 24_000)
 
 
 def _vector(rng: Rng, sizes: Sizes) -> int:

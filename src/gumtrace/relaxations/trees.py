@@ -181,6 +181,8 @@ PRODUCTS[4] = [*PRODUCTS[2], (0, 2, 2), (2, 0, 2), (0, 3, 3), (3, 0, 3), (1, 2, 
 def sweeps(u: Tensor, along: Tensor, sizes: Tensor, root: int) -> Tensor:
     """u (items, n, n), along (0, 1 or 2, items, n, n), sizes (items,)."""
     n, undirected = u.shape[-1], root == UNDIRECTED
+    if n == 0:
+        return torch.zeros_like(u)
     node = torch.arange(n, device=u.device)
     inside = (node < sizes[:, None]) & (sizes > root)[:, None]  # (items, n)
     edge = (u > -torch.inf) & (node[:, None] < node if undirected else node[:, None] != node)

@@ -83,17 +83,17 @@ def spanning_tree_log_prob(logits: Tensor, value: Tensor) -> Tensor:
     return _sum_over_orders("SpanningTree", logits[..., u, v], value[..., u, v], totals)
 
 
-def _precise(logits: Tensor, among: Tensor | bool = True) -> tuple[Tensor, Tensor]:
-    """Logits in the working precision, LOG_ZERO for the keys that do not race, and the mask of those that do.
+def _precise(logits: Tensor, zero: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Logits in the working precision, LOG_ZERO for the keys that do not race, and the mask of those that do. None that
+    races is as low as LOG_ZERO.
 
-    Of an item the largest `among` some is at 0, which changes no probability and keeps sums of large ones precise. None
-    that races is as low as LOG_ZERO.
+    Where there is `zero`, bool, the largest of those keys is at 0: their sum is precise then, however large they are.
     """
     racing = logits > -torch.inf
     work = torch.float32 if logits.device.type == "mps" else torch.float64  # MPS has no float64
     x, log_zero = logits.to(work), LOG_ZERO[work]
-    if x.shape[-1] > 0:
-        top = torch.where(racing & among, x.detach(), -torch.inf).amax(-1, keepdim=True)
+    if zero is not None and x.shape[-1] > 0:
+        top = torch.where(racing & zero, x.detach(), -torch.inf).amax(-1, keepdim=True)
         x = x - torch.where(top.isfinite(), top, 0.0)
     bound = -log_zero / 1024
     return torch.where(racing, x.clamp(-bound, bound), log_zero), racing
