@@ -107,8 +107,8 @@ FAULTS = {  # name: (file, what is there, the fault)
     # relaxations
     "a temperature upside down": (
         "relaxations/__init__.py",
-        "noise.clamp(-MOST, MOST) / cold",
-        "noise.clamp(-MOST, MOST) * cold",
+        "(noise / max(temperature, least))",
+        "(noise * max(temperature, least))",
     ),
 }
 

@@ -135,6 +135,26 @@ def test_objectives_may_return_one_tensor_again_and_again(estimator, known):
     torch.testing.assert_close(gradient(True), gradient(False))
 
 
+def test_rebar_keeps_losses_of_a_tensor_that_is_filled_again():
+    """It calls the objective three times, and needs the first losses at the end."""
+
+    def gradient(reuse):
+        dist = SOFT["subset"]()
+        made, kept = ALL["rebar"](dist), [torch.zeros(ALL["rebar"](dist).samples, 2, dtype=torch.float64)]
+
+        def objective(x):
+            if not reuse:
+                return plain(x, dist)
+            kept[0] = kept[0].detach()  # the same memory
+            return kept[0].copy_(plain(x, dist))
+
+        loss = made(dist, objective, generator=seeded(1))
+        loss.mean().backward()
+        return loss.detach(), dist.logits.grad
+
+    torch.testing.assert_close(gradient(True), gradient(False))
+
+
 # Losses that are no numbers ------------------------------------------------------------------------
 
 

@@ -164,6 +164,7 @@ def test_cuda_graph(name):
 @and_long_ones
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, in its compiler
 def test_torch_compile(name):
+    torch.compiler.reset()  # one function for all names: it may be compiled anew a few times only
     leaf = logits_of(name, "random", 64, "cuda").requires_grad_()
     loss, value = torch.compile(lambda x: step(name, x), fullgraph=True)(leaf)
     loss.backward()

@@ -59,6 +59,24 @@ def test_cold_structures_are_hard(name, temperature, dtype):
     torch.testing.assert_close(soft, hard, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["expfamily", "euclidean", "categorical", "binary"])
+@pytest.mark.parametrize("learned", [False, True], ids=["number", "tensor"])
+def test_large_noise_keeps_its_order(name, dtype, learned):
+    """Numbers beyond any bound are still told apart."""
+    _, make, kind = MAPS[name]
+    x = torch.tensor([1e30, 2e30, 0.0, 1.0, -1e30], dtype=dtype)
+    d, one = make(x), torch.tensor(1e-3, dtype=dtype)
+    soft = gt.relax(d, x, one if learned else 1e-3, kind)
+    torch.testing.assert_close(soft, d.trace(x).value, rtol=0, atol=1e-5)
+
+
+def test_close_noise_in_the_cold():
+    d = gt.Subset(torch.zeros(3, dtype=torch.float64), 1)
+    soft = gt.relax(d, torch.tensor([0.0, 1e-7, -1.0], dtype=torch.float64), 1e-9)
+    torch.testing.assert_close(soft, torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", MAPS)
 def test_rebar_learns_beside_masked_logits(name):
     """Its own parameters have finite gradients wherever the loss has."""

@@ -114,7 +114,8 @@ def losses(name: str, dist: Structure, objective: Objective, value: Tensor) -> T
         )
     if loss.is_complex():
         raise TypeError(f"{name}: the objective must return real losses, got {loss.dtype}")
-    loss = loss.to(torch.promote_types(loss.dtype, dist.log_rates.dtype))
+    # A copy: the objective may own the tensor, and fill it again in its next call.
+    loss = loss.to(torch.promote_types(loss.dtype, dist.log_rates.dtype), copy=True)
     if dist._validate_args:
         _check_finite(name, dist, loss)
     return loss
@@ -155,7 +156,7 @@ def checked_count(name: str, what: str, count: int, least: int = 1) -> int:
 def advantage(loss: Tensor, leave_one_out: bool) -> Tensor:
     """Losses (samples, *batch) less the mean of the other samples' losses."""
     if not leave_one_out:
-        return loss.clone()  # the objective may own the tensor, and fill it again in its next call
+        return loss
     samples = len(loss)
     return (loss - loss.mean(0)) * (samples / (samples - 1))
 

@@ -17,7 +17,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     if args.replay is not None:
         return _replay(args.seed, args.replay, args.device)
-    seconds = None if args.items is not None and args.seconds is None else args.seconds or 60.0
+    seconds = args.seconds if args.seconds is not None or args.items is not None else 60.0
     settings = Settings(args.seed, seconds, args.items, None, args.device, args.workers, args.only)
     with _Progress(settings) as progress:
         summary = fuzz(settings, progress.failed, progress)
@@ -33,16 +33,26 @@ def _parser() -> argparse.ArgumentParser:
     limit = "stop after this long, not counting the time to compile (default: 60, or no limit with --items)"
     parser.add_argument("--seconds", type=float, metavar="S", help=limit)
     parser.add_argument("--items", type=positive, metavar="N", help="stop after this many items")
-    parser.add_argument("--seed", type=int, default=0, help="another seed, other cases (default: 0)")
+    parser.add_argument("--seed", type=_natural, default=0, help="another seed, other cases (default: 0)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--workers", type=positive, default=2, metavar="N", help="processes (default: 2)")
     parser.add_argument("--only", type=_names, default=ROUND, metavar="A,B", help=f"only these of {', '.join(ROUND)}")
-    parser.add_argument("--replay", type=int, metavar="CASE", help="run one case of the seed again, in this process")
+    parser.add_argument(
+        "--replay", type=_natural, metavar="CASE", help="run one case of the seed again, in this process"
+    )
     return parser
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 on, got {text!r}")
+    return int(text)
 
 
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise argparse.ArgumentTypeError(f"name at least one of {', '.join(ROUND)}")
     if strange := [name for name in names if name not in ROUND]:
         raise argparse.ArgumentTypeError(f"no {strange[0]!r}; there are {', '.join(ROUND)}")
     return names

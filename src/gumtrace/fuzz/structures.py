@@ -9,7 +9,7 @@ import gumtrace as gt
 from gumtrace.fuzz import algorithms, chains, oracles
 from gumtrace.fuzz.chains import Description, Named
 from gumtrace.fuzz.oracles import Outcome
-from gumtrace.fuzz.recursions import Choose, Run, edmonds, every_run, interpret
+from gumtrace.fuzz.recursions import Choose, Run, edmonds, interpret
 from gumtrace.fuzz.times import Times
 
 if TYPE_CHECKING:
@@ -43,13 +43,20 @@ class Recursion(Named):
         raise NotImplementedError
 
     def _agreeing(self, play, g: list[float], racing: list[int], other: list) -> Run | None:
-        """Rounding decided: a run that could have gone as the other one did, if there is one."""
-        won = {winner for winner, _ in other}
+        """Rounding decided: the run that goes as the other one did wherever it could have gone so, if that leads to the
+        same decisions."""
+        by_members = {frozenset(members): winner for winner, members in other if members is not None}
+        in_order = iter([winner for winner, members in other if members is None])
+        wanted = None
+        times = Times(g, racing, lambda close: wanted if wanted in close else close[0])
 
-        def attempt(choose: Choose) -> Run:
-            return play(Times(g, racing, lambda close: choose([k for k in close if k in won] or close[:1])).choose)
+        def choose(members) -> int:
+            nonlocal wanted
+            wanted = by_members.get(frozenset(members), next(in_order, None))
+            return times.choose(members)
 
-        return next((run for run in every_run(attempt, 100) if self.comparable(run) == other), None)
+        run = play(choose)
+        return run if self.comparable(run) == other else None
 
     def nothing(self, case: "Case") -> np.ndarray:
         return np.zeros((0, *case.key_shape))

@@ -34,7 +34,8 @@ def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str
         noise: perturbed logits G, samples + batch + keys, of any floating dtype; half types are computed in float32.
         temperature: positive, one for all or one for each item, (*batch,); towards 0 the value becomes that of the hard
             structure (for a Matching that of the heaviest one and for an Arborescence the heaviest in G, from which the
-            greedy and the lightest may differ). Below 2^-20 it counts as 2^-20, and noise beyond ±2^60 as ±2^60.
+            greedy and the lightest may differ). Where the quotient would overflow it counts as the largest that does
+            not; for trees the temperature counts as 2^-32 at least, on CUDA as 2^-20.
         kind: "expfamily", "euclidean", "categorical" or "binary" for a Subset; "sinkhorn" for a Permutation or
             Matching; "matrix-tree" for trees.
 
@@ -52,20 +53,29 @@ def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str
     dist._check_noise(noise)
     wide = noise if noise.dtype in (torch.float32, torch.float64) else noise.float()
     temperature = _checked_temperature(dist, temperature)
-    if torch.is_tensor(temperature):  # whose gradient must not meet the noise of keys that do not race: 0 · inf
-        wide = torch.where(dist.racing, wide, 0.0)
-    scores = torch.where(dist.log_rates > -torch.inf, _quotient(wide, temperature), -torch.inf)
+    scores = _scores(dist, wide, temperature)
     return _MAPS[type(dist)](dist, scores, kind).to(noise.dtype)
 
 
-# Noise counts up to MOST and temperatures down to LEAST, so that neither G / t nor its derivative G / t² overflows.
-# Noise so large has lost all that was random in it, and a structure so cold is as good as hard.
-MOST, LEAST = 2.0**60, 2.0**-20
+# Scores count up to the first and temperatures down to the second: neither a score nor its gradient overflows.
+_BOUNDS = {torch.float32: (2.0**120, 2.0**-80), torch.float64: (2.0**900, 2.0**-500)}
+_COLDEST_TREE = {"cpu": 2.0**-32, "cuda": 2.0**-20}  # colder, log-weights would leave the range of their kernels
+_NEAR = 2.0**40  # the temperature has a say in scores up to this: larger ones are those of a hard structure
 
 
-def _quotient(noise: Tensor, temperature: float | Tensor) -> Tensor:
-    cold = temperature.clamp(min=LEAST) if torch.is_tensor(temperature) else max(temperature, LEAST)
-    return noise.clamp(-MOST, MOST) / cold
+def _scores(dist: Structure, noise: Tensor, temperature: float | Tensor) -> Tensor:
+    """G / temperature, -inf for keys that do not race."""
+    most, least = _BOUNDS[noise.dtype]
+    if isinstance(dist, (SpanningTree, Arborescence)):
+        least = _COLDEST_TREE.get(noise.device.type, least)
+    if torch.is_tensor(temperature):
+        temperature = temperature.clamp(min=least)
+        fixed = temperature.detach()
+        near = dist.racing & (noise.abs() <= _NEAR * fixed)  # elsewhere -G / t² may be infinite, and 0 · inf nan
+        scores = torch.where(near, torch.where(near, noise, 0.0) / temperature, (noise / fixed).clamp(-most, most))
+    else:
+        scores = (noise / max(temperature, least)).clamp(-most, most)
+    return torch.where(dist.log_rates > -torch.inf, scores, -torch.inf)
 
 
 def has_relaxation(dist: Structure) -> bool:

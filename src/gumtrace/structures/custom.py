@@ -25,10 +25,13 @@ from gumtrace.structures.recursion import (
     execute_along,
     key_set,
     started,
-    unrepeatable,
 )
 from gumtrace.structures.replay import Choose, every_run
 from gumtrace.traces.trace import Layout, Trace, indicator
+
+NOT_OURS = (
+    "Custom: the algorithm does not make this trace: it was written into, or a hook depends on more than its arguments"
+)
 
 
 class Custom(Structure):
@@ -74,6 +77,7 @@ class Custom(Structure):
             if not callable(getattr(algorithm, hook, None)):
                 raise TypeError(f"Custom: the algorithm {type(algorithm).__name__} has no method {hook}")
         self.algorithm = algorithm
+        self._unchecked = True  # whether its hooks are repeatable: once on the logits, and once on noise
         if event_dim is None:
             event_dim = logits.dim() if torch.is_tensor(logits) else 0
         if event_dim < 0:
@@ -129,7 +133,8 @@ class Custom(Structure):
     def _trace_rows(self, rows: Tensor, shape: torch.Size) -> Trace:
         status = ops.check_logits(*self._head, rows)
         self._complain(status * (status == NOT_A_NUMBER))
-        runs = [self._run(_noise(row), check=self._validate_args and i == 0) for i, row in enumerate(rows)]
+        check, self._unchecked = self._unchecked and self._validate_args, False
+        runs = [self._run(_noise(row), check=check and i == 0) for i, row in enumerate(rows)]
         return self._pack(runs, shape)
 
     def conditional(self, trace: Trace, *, generator: torch.Generator | None = None) -> Tensor:
@@ -154,7 +159,7 @@ class Custom(Structure):
         run = execute_along(self.algorithm, set(groups), winners)
         check_repeatable(self.algorithm, set(groups), run)
         if run.winners != [winner for winner in winners if winner >= 0] or run.group != groups:
-            raise ValueError(unrepeatable("a hook"))
+            raise ValueError(NOT_OURS)
 
     def enumerate_traces(self) -> Trace:
         """Every trace of an unbatched distribution: all ways that the hooks can go."""
@@ -222,7 +227,7 @@ def _combined(trace: Trace, algorithm, value_shape: torch.Size) -> Tensor:
         racing = {key for key, group in enumerate(links) if group > -2}
         run = execute_along(algorithm, racing, winners)
         if run.winners != [winner for winner in winners if winner >= 0]:
-            raise ValueError(unrepeatable("a hook"))
+            raise ValueError(NOT_OURS)
         values.append(torch.as_tensor(run.value(algorithm)))
     stacked = torch.stack(values) if values else torch.empty(0, *value_shape)
     return stacked.reshape(trace.shape + stacked.shape[1:]).to(trace.device)

@@ -19,7 +19,7 @@ from gumtrace.kernels.cpu.vectors import exp64
 
 SPAN = 600.0  # widest column held as weights: e^-100 of its least entry is still a normal number
 NO_EDGE = -1e300  # the logarithm of no weight; unlike -inf it can be subtracted from itself
-HELD = -(2.0**32)  # the least log-weight of an edge, in its column: sums of lower ones would have no digits left
+HELD = -(2.0**38)  # the least log-weight of an edge, in its column: sums of lower ones would have no digits left
 UNDIRECTED = -1  # in place of a root
 
 DONE, TOO_WIDE, NO_TREE = 0, 1, 2
