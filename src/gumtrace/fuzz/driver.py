@@ -10,11 +10,12 @@ from itertools import count
 from multiprocessing.connection import wait
 
 from gumtrace.fuzz.jobs import ROUND, Failure, Report
+from gumtrace.fuzz.numbers import SINGLE
 from gumtrace.fuzz.worker import READY, work
 
 ALONE = 2 * len(ROUND)  # cases that the first worker runs alone: it fills the cache of compiled code
 STARTS = 120.0  # seconds that a worker may take to start
-HANGS, COMPILES = 60.0, 400.0  # seconds that a case may take, shrinking included, and one that may have to compile
+HANGS, COMPILES = 60.0, 200.0  # seconds that a case may take, shrinking included, and one that may have to compile
 
 
 @dataclass
@@ -66,12 +67,17 @@ class _Worker:
         theirs.close()
         self.index: int | None = None
         self.ready = False
-        self.since, self.patience, self.done = time.monotonic(), STARTS, 0
+        self.since, self.patience = time.monotonic(), STARTS
+        self.done = [0, 0]  # cases of the turns in single precision, and of those after them
         self.how: str | None = None  # how the worker before it ended, while it makes a script of that
 
     def give(self, what: str, index: int, known: frozenset[str], patience: float) -> None:
         self.index, self.since, self.patience = index, time.monotonic(), patience
         self.pipe.send((what, index, known))
+
+    def knows(self, index: int) -> bool:
+        """Whether it has run some cases like this one, so that there is nothing left to compile."""
+        return self.done[index >= SINGLE * len(ROUND)] > len(ROUND)
 
     def receive(self) -> Report | str | None:
         """What it reports, a script, or that it is ready; None if it died."""
@@ -136,13 +142,14 @@ def _handed_out(settings, summary: Summary, workers: list[_Worker], indices, tar
     """Reports as they come in; meanwhile every worker has a case."""
     given = 0
     while True:
-        if summary.compiled is None and workers[0].done >= ALONE:
+        if summary.compiled is None and sum(workers[0].done) >= ALONE:
             summary.compiled = time.monotonic()
             workers += [_Worker(settings, target) for _ in range(settings.workers - 1)]
         for worker in workers:
             if worker.ready and worker.index is None and not _used_up(settings, summary, given):
-                young = worker.done < ALONE or settings.device != "cpu"
-                worker.give("run", next(indices), frozenset(summary.failures), COMPILES if young else HANGS)
+                index = next(indices)
+                patience = HANGS if worker.knows(index) and settings.device == "cpu" else COMPILES
+                worker.give("run", index, frozenset(summary.failures), patience)
                 given += 1
         busy = [worker for worker in workers if worker.index is not None or not worker.ready]
         if not busy or (all(worker.index is None for worker in busy) and _used_up(settings, summary, given)):
@@ -176,18 +183,19 @@ def _received(settings: Settings, summary: Summary, worker: _Worker, workers: li
     name = ROUND[index % len(ROUND)]
     if said is not None:
         worker.index = None
-        worker.done += 1
+        worker.done[index >= SINGLE * len(ROUND)] += 1
         if isinstance(said, Report):
             if said.last:
                 worker.stop()
-                workers[workers.index(worker)] = _Worker(settings, target)
+                workers[workers.index(worker)] = other = _Worker(settings, target)
+                other.done = worker.done
             return said
         how, worker.how = str(worker.how), None
         return Report(index, name, failures=[Failure(index, name, how, how, said)])
     how = worker.end() if worker.how is None else worker.how
     worker.stop()
     other = workers[workers.index(worker)] = _Worker(settings, target)
-    other.done = ALONE
+    other.done = worker.done
     if worker.how is None and f"{name}: {how}" not in summary.failures:
         other.how = how  # it makes a script of the case first
         other.give("crash", index, frozenset(), COMPILES)

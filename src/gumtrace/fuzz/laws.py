@@ -118,11 +118,11 @@ def _given_one_trace(s: Subject, trace: Trace) -> None:
 
 
 def _uniform(s: Subject, check: str, u: np.ndarray, show: tuple[str, ...]) -> None:
-    """Every column (draws, columns)."""
+    """Every column (draws, columns), and all of them together, which shows smaller faults."""
     place = np.clip((u * BINS).astype(int), 0, BINS - 1)
-    for column in place.T:
-        counts = np.bincount(column, minlength=BINS)
-        _test(s, check, counts, np.full(BINS, len(u) / BINS), show)
+    for part in (*place.T, place.reshape(-1)):
+        counts = np.bincount(part, minlength=BINS)
+        _test(s, check, counts, np.full(BINS, len(part) / BINS), show)
 
 
 def _independent(s: Subject, check: str, a: np.ndarray, b: np.ndarray, show: tuple[str, ...]) -> None:
