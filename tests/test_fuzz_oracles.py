@@ -1,13 +1,17 @@
 """The fuzzer's oracles: by hand, against each other, and the formula by enumeration and by differences."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
 
-from gumtrace.fuzz import drawing, formula, laws, oracles
+from gumtrace.fuzz import checks, drawing, formula, laws, oracles
+from gumtrace.fuzz.algorithms import Gaps, Scramble
 from gumtrace.fuzz.cases import Case
 from gumtrace.fuzz.recursions import edmonds, every_run, interpret
 from gumtrace.fuzz.structures import STRUCTURES, written_out
+from gumtrace.fuzz.subject import Subject
 from gumtrace.fuzz.times import Times
 from gumtrace.fuzz.values import every_outcome
 
@@ -98,6 +102,23 @@ def test_rounding_is_known_for_what_it_is():
     close.choose([0, 1])
     close.choose([1, 2])
     assert close.unsure
+
+
+@pytest.mark.parametrize(
+    ("structure", "shape", "settings"),
+    [
+        ("custom", (8,), {"algorithm": Gaps(8), "event_dim": 1}),
+        ("custom", (7,), {"algorithm": Scramble(7, 3), "event_dim": 1}),
+        ("arborescence", (5, 5), {"root": 2}),
+    ],
+)
+def test_where_rounding_decides_the_librarys_choice_is_followed(structure, shape, settings):
+    """Noise that differs in its last bits: times are all 1, what is left of them is nothing but rounding."""
+    noise = torch.from_numpy(rng(1).integers(-3, 4, (50, *shape)) * 5e-324)
+    s = Subject(Case(structure, torch.zeros(shape, dtype=torch.float64), noise, settings), Counter())
+    checks.traces(s)
+    checks.log_prob(s)
+    assert s.told.unsure.sum() > 25
 
 
 @pytest.mark.parametrize(

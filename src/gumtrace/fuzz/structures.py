@@ -27,36 +27,17 @@ class Recursion(Named):
             times = Times(g, racing)
             runs.append(play(times.choose))
             unsure[item] = times.unsure
-            if times.unsure and hint is not None:
-                other = self.decided(case, racing, *(part[item].tolist() for part in hint.rows()))
-                runs[-1] = self._agreeing(play, g, racing, other) or runs[-1]
+            if times.unsure and hint is not None:  # a run that could have gone as the library's did
+                decided = self.decided(case, racing, *(part[item].tolist() for part in hint.rows()))
+                runs[-1] = play(Times(g, racing, decided).choose)
         winners, members = written_out(runs, case.racing.shape[1])
         rows = np.arange(len(noise)) % max(case.rows, 1)
         parts = [self.values(case, int(row), winners[i : i + 1], runs[i : i + 1]) for i, row in enumerate(rows)]
         return Outcome(winners, members, np.concatenate(parts) if parts else self.nothing(case), unsure)
 
-    def decided(self, case: "Case", racing: list[int], choices: list[int], links: list[int]) -> list:
-        """The decisions of a trace of the library, as far as they can be compared with those of a run."""
+    def decided(self, case: "Case", racing: list[int], choices: list[int], links: list[int]) -> dict[tuple, int]:
+        """The winners of a trace of the library, by who raced."""
         raise NotImplementedError
-
-    def comparable(self, run: Run) -> list:
-        raise NotImplementedError
-
-    def _agreeing(self, play, g: list[float], racing: list[int], other: list) -> Run | None:
-        """Rounding decided: the run that goes as the other one did wherever it could have gone so, if that leads to the
-        same decisions."""
-        by_members = {frozenset(members): winner for winner, members in other if members is not None}
-        in_order = iter([winner for winner, members in other if members is None])
-        wanted = None
-        times = Times(g, racing, lambda close: wanted if wanted in close else close[0])
-
-        def choose(members) -> int:
-            nonlocal wanted
-            wanted = by_members.get(frozenset(members), next(in_order, None))
-            return times.choose(members)
-
-        run = play(choose)
-        return run if self.comparable(run) == other else None
 
     def nothing(self, case: "Case") -> np.ndarray:
         return np.zeros((0, *case.key_shape))
@@ -84,19 +65,16 @@ class Arborescence(Recursion):
         return lambda choose: edmonds(racing, n, nodes, root, choose)
 
     def decided(self, case, racing, choices, links):
-        """Winner and members of each supernode."""
         n = case.key_shape[0]
         inside: dict[int, set[int]] = {slot: {slot} if slot < n else set() for slot in range(len(links))}
         for slot, around in enumerate(links):  # a cycle has a later number than its members
             if around >= 0:
                 inside[around] |= inside[slot]
-        raced = {
-            slot: tuple(k for k in racing if k % n in held and k // n not in held) for slot, held in inside.items()
+        return {
+            tuple(k for k in racing if k % n in inside[slot] and k // n not in inside[slot]): winner
+            for slot, winner in enumerate(choices)
+            if winner >= 0
         }
-        return sorted((winner, raced[slot]) for slot, winner in enumerate(choices) if winner >= 0)
-
-    def comparable(self, run):
-        return sorted((winner, tuple(sorted(members))) for winner, members in run.decisions)
 
     def values(self, case, row, winners, runs):
         value = np.zeros((len(runs), *case.key_shape))
@@ -123,10 +101,16 @@ class Custom(Recursion):
         return lambda choose: interpret(case.settings["algorithm"], racing, choose)
 
     def decided(self, case, racing, choices, links):
-        return [(winner, None) for winner in choices if winner >= 0]
-
-    def comparable(self, run):
-        return [(winner, None) for winner, _ in run.decisions]
+        """Links are the group of each key, then the group that each group extends, then the decision that it adds."""
+        keys = case.racing.shape[1]
+        groups = (len(links) - keys) // 2
+        raced: list[list[int]] = [[] for _ in choices]
+        for key in racing:
+            group = links[key]
+            while group >= 0:
+                raced[links[keys + groups + group]].append(key)
+                group = links[keys + group]
+        return {tuple(members): winner for members, winner in zip(raced, choices, strict=True)}
 
     def values(self, case, row, winners, runs):
         if hasattr(case.settings["algorithm"], "combine"):

@@ -12,7 +12,7 @@ kernel, once for this. Numbers that come from equal G by the same subtractions a
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 U = 2.0**-53
 WIDEST = 1300.0  # kernels leave the exponentials of a wider item alone
@@ -24,11 +24,13 @@ class Times:
     Args:
         noise: G of every key; those that do not race are not read.
         racing: the keys that race.
-        pick: where rounding decides, the choice among the candidates.
+        decided: winners of another run by who raced. Where rounding decides, its choice is taken.
     """
 
-    def __init__(self, noise: list[float], racing: Collection[int], pick: Callable[[list[int]], int] = min):
-        self.noise, self.pick = noise, pick
+    def __init__(
+        self, noise: list[float], racing: Collection[int], decided: Mapping[tuple[int, ...], int] | None = None
+    ):
+        self.noise, self.decided = noise, decided or {}
         values = [noise[k] for k in racing]
         low, high = min(values, default=0.0), max(values, default=0.0)
         close, middle = high - low <= WIDEST, 0.5 * low + 0.5 * high
@@ -46,7 +48,8 @@ class Times:
         close = [k for k in members if k != first and self._too_close(first, k)]
         if close:
             self.unsure = True
-            first = self.pick([first, *close])
+            other = self.decided.get(tuple(sorted(members)), first)
+            first = other if other in close else first
         self._subtract(first, members)
         return first
 
