@@ -44,7 +44,7 @@ class LinearSurrogate(_Surrogate):
 
     Args:
         ridge: how strongly w is held at zero, in losses: 1 is safe while there are fewer losses than features, and
-            little next to many. The weight of the one is free: a constant in the loss changes no other weight.
+            little next to many. The intercept is not held: a constant in the loss changes no other weight.
         forget: weight of a call's losses relative to the next one's; 1 if the objective does not change.
     """
 

@@ -21,7 +21,7 @@ class Damaged(Exception):
 
 
 class NotJSON(Damaged):
-    """Nor half of it."""
+    """A file or a line is no JSON: damaged, or cut off while it was written."""
 
 
 def write(path: Path, content: bytes) -> None:
