@@ -56,8 +56,9 @@ class Times:
     def _too_close(self, first: int, k: int) -> bool:
         if self.noise[k] == self.noise[first] and self.past[k] == self.past[first]:
             return False
-        if self.log[first] == -math.inf:
-            return self.log[k] > -math.inf and self.error[k] > 0.25  # may be nothing as well
+        if self.log[first] == -math.inf:  # the other may be nothing as well, or less than that by rounding
+            both = self.log[k] == -math.inf
+            return self.error[k] > 0.25 or (both and self.error[first] > 0.25)
         return self.log[k] - self.log[first] <= 2 * (self.error[k] + self.error[first])
 
     def _subtract(self, first: int, members: list[int]) -> None:
