@@ -94,7 +94,7 @@ def _fields_problem(found: dict[Any, Any], fields: dict[str, Any]) -> str | None
 
 
 def state_problem(state: dict[str, Any], run: "Run") -> str | None:
-    """Why a run cannot go on from a state that was loaded, None if it can. The weights are the model's to check."""
+    """Why a run cannot resume from a state that was loaded, None if it can. The weights are the model's to check."""
     return next(_state_problems(state, run), None)
 
 

@@ -86,7 +86,7 @@ _CHANCES = np.array([weight for weight, _ in KINDS.values()]) / sum(weight for w
 
 
 def some_dtype(rng: np.random.Generator, turn: int) -> torch.dtype:
-    """Float32 alone in the first turns: most faults are found in it while compiling for another dtype would go on."""
+    """Float32 alone in the first turns: most faults show in it before another dtype would be compiled."""
     if turn < SINGLE:
         return torch.float32
     return list(DTYPES)[rng.choice(len(DTYPES), p=list(DTYPES.values()))]
