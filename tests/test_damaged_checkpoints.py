@@ -62,7 +62,7 @@ def folder(halves, tmp_path):
 
 @pytest.fixture
 def resumed(halves, folder, data):
-    """resumed(name, change): whether the run goes on after a change to its state; in a process of its own, since the
+    """resumed(name, change): whether the run resumes after a change to its state; in a process of its own, since the
     optimiser's kernel believes what it is given."""
     resume = partial(trained, GraphLayout, CONFIG, folder.parent, data=data)
 

@@ -63,7 +63,7 @@ UNCLEAR = {
     "a very long body": (413, [b"Content-Length: " + b"9" * 5000]),
     "a space before the colon": (400, [b"Content-Length : 5"]),
     "a header behind something else": (400, [b"what is this", b"Content-Length: 5"]),
-    "a first line that goes on": (400, [b" more of it"]),
+    "a first line that is continued": (400, [b" more of it"]),
     "two hosts": (400, [b"Host: HOST"]),
     "two origins": (400, [b"Origin: http://HOST", b"Origin: http://HOST"]),
     "two types": (400, [b"Content-Type: application/json", b"Content-Type: text/plain"]),
@@ -77,7 +77,7 @@ UNCLEAR = {
 def test_requests_whose_end_is_not_clear(line, name, statuses):
     """Are refused, and nothing on the connection is read any more."""
     status, headers = UNCLEAR[name]
-    if name == "a first line that goes on":
+    if name == "a first line that is continued":
         raw = b"\r\n".join([line, *headers, b"Host: HOST", b"", INSIDE])
     else:
         raw = request(line, *headers, body=INSIDE)
