@@ -129,6 +129,18 @@ def test_arborescence_heads(kind):
     assert torch.equal(ours.cpu(), cpu.arborescence_heads(geometry, winners, links))
 
 
+@pytest.mark.parametrize("kernel", ["cpu", "cuda"])
+def test_weights_of_a_wide_item_that_nearly_tie(kernel):
+    """0 ⇄ 4 is a cycle, entered from 3 at 0 with weight 1 - e^-1e-37 and at 4 with 0: the difference is not lost."""
+    noise = torch.full((5, 5), -torch.inf)
+    noise[1, 2] = noise[1, 3] = noise[3, 0] = 0.0
+    noise[0, 4] = noise[3, 4] = -5.0  # equal weights were decided by G, for 3 → 0
+    noise[4, 0], noise[2, 0] = 1e-37, -1e30  # the second makes the item too wide for E itself
+    geometry, g = arborescence(5, 1), noise.view(1, -1)
+    winners = cpu.trace(geometry, g, None)[0] if kernel == "cpu" else cuda.trace(geometry, *on(DEVICE, g, None))[0]
+    assert winners[0, :6].tolist() == [20, -1, 7, 8, 4, 19]
+
+
 def test_arborescences_that_lost_their_trace_are_drawn_anew():
     geometry = arborescence(34, 3)  # a tile wider than a warp
     x = rates(geometry, "random", torch.float32, rows=2)

@@ -52,7 +52,8 @@ def subtract(e, minimum, wide):
         return e - minimum
     if e <= minimum:
         return -np.inf
-    return e + math.log1p(-math.exp(minimum - e))
+    below = minimum - e  # 1 - e^below, without loss at either end
+    return e + (math.log(-math.expm1(below)) if below > -0.5 else math.log1p(-math.exp(below)))
 
 
 @jit

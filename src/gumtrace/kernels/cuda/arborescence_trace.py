@@ -60,10 +60,15 @@ def _subtract(e, minimum, wide):
     """E - min in the item's own scale, for E >= min."""
     if wide:
         above = e > minimum
-        q = tl.exp(tl.where(above, minimum, 0.0) - tl.where(above, e, 0.0))
+        t = tl.where(above, e, 1.0) - tl.where(above, minimum, 0.0)
+        q = tl.exp(-t)
         rest = 1.0 - q
         lost = (1.0 - rest) - q  # by rounding: where rest is near 1, the logarithm needs it
-        result = tl.where(rest > 0, e + (tl.log(tl.where(rest > 0, rest, 1.0)) + lost), float("-inf"))
+        small = t < 0.03125  # rest has lost digits of t: its series, of which the first term left out is below 2^-58
+        series = 1.0 - t / 6 * (1.0 - t / 7 * (1.0 - t / 8))
+        series = t * (1.0 - t / 2 * (1.0 - t / 3 * (1.0 - t / 4 * (1.0 - t / 5 * series))))
+        logarithm = tl.log(tl.where(small, series, rest)) + tl.where(small, 0.0, lost)
+        result = tl.where(above, e + logarithm, float("-inf"))
     else:
         result = e - minimum
     return result
