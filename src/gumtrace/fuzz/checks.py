@@ -112,7 +112,7 @@ def _totals(s: Subject, expected: np.ndarray) -> None:
         width = max(ours.shape[1], expected.shape[1])  # slots without a decision come first
         ours, expected = (np.pad(x, ((0, 0), (width - x.shape[1], 0))) for x in (ours, expected))
     ours, expected = padded(ours, expected, 0)
-    tolerance = s.eps * (4 + np.minimum(s.spread, FAR)[:, None] + 2 * np.abs(expected))
+    tolerance = s.eps * (4 + np.minimum(s.spread, FAR)[:, None] + 2 * np.abs(expected)) + U * s.keys  # a sum of keys
     s.compare("decision_log_totals", ours, expected, tolerance, (*s.shown, "print(d.decision_log_totals(trace))"))
 
 

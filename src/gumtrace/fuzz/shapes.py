@@ -11,11 +11,16 @@ def unchecked(s: Subject) -> None:
     d = s.case.build(validate_args=False)
     for name, run in _EVERYTHING.items():
         ours, expected = (s.rows(run(dist, s)) for dist in (d, s.d))
+        off = 0.0
         if name == "trace":
-            ours, expected = padded(ours, expected)  # on CUDA nobody looks up the largest k
+            ours, expected = padded(ours, expected)  # on CUDA the largest k is not read: there may be more slots,
+        elif name == "trace_log_prob" and s.on_device:  # and the terms are added in another order
+            off = s.eps * (1 + np.log2(1 + s.keys)) * np.abs(expected)
         show = (*s.shown, f"# {name} is another with validate_args=False")
         s.tally["validate_args=False"] += len(ours)
-        if not np.array_equal(ours, expected, equal_nan=True):
+        with np.errstate(invalid="ignore"):  # inf - inf
+            near = (ours == expected) | (np.abs(ours - expected) <= off) | (np.isnan(ours) & np.isnan(expected))
+        if not near.all():
             raise Wrong("validate_args=False", f"{name}: expected {expected}, got {ours}", None, show)
 
 
