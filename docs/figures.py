@@ -124,9 +124,9 @@ def temperature() -> Figure:
 
     temperatures = (0.1, 0.2, 0.4, 0.8, 1.6)
     builds = {
-        "SST": lambda t: E.StochasticSoftmax(t, 8),
-        "Straight-through": lambda t: E.StraightThrough(t, 8),
-        "Gumbel-Rao, 8 draws": lambda t: E.GumbelRao(t, 8, draws=8),
+        "SST": lambda t: E.StochasticSoftmax(temperature=t, samples=8),
+        "Straight-through": lambda t: E.StraightThrough(temperature=t, samples=8),
+        "Gumbel-Rao, 8 draws": lambda t: E.GumbelRao(temperature=t, samples=8, draws=8),
     }
     figure = Figure(figsize=(8.6, 3.3), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -134,7 +134,7 @@ def temperature() -> Figure:
         points = [measure(build(t)) for t in temperatures]
         for ax, values in zip((left, right), zip(*points, strict=True), strict=True):
             ax.plot(temperatures, values, "o-", color=color, label=name, markersize=4)
-    right.axhline(measure(E.TraceREINFORCE(8))[1], color=INK, linestyle="--", linewidth=1, label="T-REINFORCE+")
+    right.axhline(measure(E.TraceREINFORCE(samples=8))[1], color=INK, linestyle="--", linewidth=1, label="T-REINFORCE+")
     left.set_title("bias, % of the gradient", fontsize=10, color=INK)
     right.set_title("standard deviation, in gradients", fontsize=10, color=INK)
     for ax in (left, right):

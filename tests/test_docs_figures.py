@@ -175,11 +175,11 @@ def test_updates_are_the_recorded_ones(made):
 # --- what the pages say of torch.compile ---
 
 COMPILED = {
-    "noise": lambda: gt.estimators.NoiseREINFORCE(2),
+    "noise": lambda: gt.estimators.NoiseREINFORCE(samples=2),
     "surrogate": lambda: gt.estimators.SurrogateREINFORCE(samples=2, extra=4).eval(),
-    "softmax": lambda: gt.estimators.StochasticSoftmax(0.5, 2),
-    "straight": lambda: gt.estimators.StraightThrough(0.5, 2),
-    "gumbel-rao": lambda: gt.estimators.GumbelRao(0.5, 2, draws=2),
+    "softmax": lambda: gt.estimators.StochasticSoftmax(temperature=0.5, samples=2),
+    "straight": lambda: gt.estimators.StraightThrough(temperature=0.5, samples=2),
+    "gumbel-rao": lambda: gt.estimators.GumbelRao(temperature=0.5, samples=2, draws=2),
 }
 
 
