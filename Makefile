@@ -51,7 +51,7 @@ results: $(VENV)/.dev ## put recorded runs into the pages that show them: tables
 	@$(BIN)/gumtrace plot graph-layout --out results/graph-layout
 	@$(BIN)/gumtrace plot listops --out build/listops
 	@cp build/listops/accuracy.png results/listops
-	@for name in graph-layout listops treebank; do $(BIN)/gumtrace table $$name --into docs/experiments.md || exit 1; done
+	@for name in graph-layout listops treebank; do $(BIN)/gumtrace table $$name --into results/$$name/NOTES.md || exit 1; done
 	@$(BIN)/python benchmarks/table.py
 
 bench: $(VENV)/.run ## time the kernels on the CPU

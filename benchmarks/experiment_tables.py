@@ -26,7 +26,7 @@ TEMPERED = {"StochasticSoftmax", "StraightThrough", "GumbelRao", "REBAR"}  # the
 
 
 def experiments() -> str:
-    """One row for each table of docs/experiments.md that the paper has, too: the best mean of its and of ours."""
+    """One row for each table of results/*/NOTES.md that the paper has, too: the best mean of its and of ours."""
     lines = [
         "Means over seeds on test, of the estimator that is best: the paper's by this mean, ours on validation.",
         "",

@@ -1,4 +1,4 @@
-"""Tables of recorded runs, for the site and the README: python benchmarks/table.py writes those of pages anew."""
+"""Tables of recorded runs, for the site, the README and lab notes: python benchmarks/table.py updates those files."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import experiment_tables
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = ("README.md", "docs/experiments.md")  # with marks for tables
+PAGES = ("README.md", "results/graph-layout/NOTES.md", "results/listops/NOTES.md")  # with marks for tables
 STEPS = {
     "sample_trace": "sample",
     "log_prob": "log-prob",
@@ -59,6 +59,33 @@ VARIANCE = (
     "√(9/8). The last three are biased: in brackets, how far their mean is off, in per cent of the gradient's size. "
     "By `benchmarks/variance.py`, {when}."
 )
+
+
+def headline(cpu: dict, cuda: dict) -> str:
+    """Three whole steps: a batch of trees on the CPU and on a GPU, and the largest graph."""
+
+    def step(results: dict, structure: str, **size: int) -> dict:
+        found = (r for r in results["records"] if r["step"] == "t_step" and r["structure"] == structure)
+        return next(r for r in found if r["size"] == size)
+
+    tree, on_gpu = (step(results, "SpanningTree", n=50) for results in (cpu, cuda))
+    sparse = step(cpu, "SpanningTree.from_edges", nodes=1_000_000, edges=10_000_000)
+    threads = f"{cpu['machine']['threads']} threads of {cpu['machine']['cpu']}"
+    return (
+        "A whole step for the structure: build the distribution, sample a trace, take its log-probability and the "
+        "gradient of that, in float32.\n\n"
+        f"- **{1e3 * tree['ms'] / tree['batch']:.0f} µs** a spanning tree of 50 nodes, in batches of "
+        f"{tree['batch']:,}, on {threads}\n"
+        f"- **{1e6 * on_gpu['device_ms'] / on_gpu['batch']:.0f} ns** a spanning tree of 50 nodes, in batches of "
+        f"{on_gpu['batch']:,}, on {cuda['machine']['device']} (device time, as in a CUDA graph)\n"
+        f"- **{sparse['ms'] / 1e3:.1f} s** for one graph of 1,000,000 nodes and 10,000,000 edges, on {threads}\n\n"
+        f"Recorded by `gumtrace bench`: torch {_version(cpu)}, {cpu['machine']['date']}, and torch {_version(cuda)}, "
+        f"{cuda['machine']['date']}. [Benchmarks](docs/benchmarks.md) has the tables.\n"
+    )
+
+
+def _version(results: dict) -> str:
+    return results["machine"]["torch"].split("+")[0]
 
 
 def speed(results: dict) -> str:
@@ -161,6 +188,7 @@ def _load(file: str) -> dict:
 
 
 TABLES = {
+    "speed": lambda: headline(_load("cpu-2core.json"), _load("cuda-h200.json")),
     "bench": lambda: speed(_load("cpu-2core.json")),
     "bench-cuda": lambda: cuda(_load("cuda-h200.json")),
     "variance": lambda: variance(_load("variance.json")),

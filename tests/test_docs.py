@@ -13,6 +13,7 @@ import gumtrace as gt
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts and "_generated" not in path.parts)
+NOTES = sorted((ROOT / "results").glob("*/NOTES.md"))
 FENCE = re.compile(r"^(`{3,}|:{3,})[ \t]*(\{[\w:-]+\}|[\w-]*)([^\n]*)\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 EXECUTED_HERE = {"python", "pycon"}
 NOT_PYTHON = {"bash", "bibtex", "console", "html", "text"}
@@ -44,7 +45,7 @@ def fresh_interpreter(tmp_path, monkeypatch):
     torch.set_printoptions(profile="default")
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, *NOTES, ROOT / "README.md"], ids=name_of)
 def test_nothing_looks_like_code_without_being_executed(page):
     text = page.read_text(encoding="utf-8")
     for label, _, line in blocks(text):
@@ -94,7 +95,7 @@ def test_everything_public_is_in_the_reference():
             ), f"{module.__name__}.{name} is on no page of docs/api"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, *NOTES], ids=name_of)
 def test_no_line_is_taken_for_a_comment(page):
     """Of a line that begins with % nothing is shown."""
     assert not re.search(r"^\s*%(?!%)", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -103,7 +104,28 @@ def test_no_line_is_taken_for_a_comment(page):
 def test_recorded_experiments_are_among_the_results():
     page = (DOCS / "results.md").read_text(encoding="utf-8")
     for folder in (ROOT / "results").iterdir():
-        assert folder.name == "tuning" or f"```{{recorded}} {folder.name}\n" in page
+        if folder.name != "tuning":
+            assert f"```{{recorded}} {folder.name}\n" in page
+            shown = (DOCS / "notes" / f"{folder.name}.md").read_text(encoding="utf-8")
+            assert f"{{include}} ../../results/{folder.name}/NOTES.md\n" in shown
+
+
+def test_every_measurement_has_its_page():
+    """Each table is shown once, on a page of its own subject."""
+    shown = {"variance": "variance", "bench": "benchmarks", "bench-cuda": "benchmarks", "updates": "benchmarks"}
+    shown |= {"experiments": "results"}
+    for table, name in shown.items():
+        pages = [page for page in PAGES if f"```{{recorded}} {table}\n" in page.read_text(encoding="utf-8")]
+        assert pages == [DOCS / f"{name}.md"]
+
+
+def test_the_glossary_is_in_order_and_says_each_term_once():
+    page = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    for section in page.split("\n## ")[1:]:
+        terms = re.findall(r"^([^:\n].*)\n: .+$", section, re.MULTILINE)
+        assert len(terms) > 3
+    terms = re.findall(r"^([^:\n].*)\n: .+$", page, re.MULTILINE)
+    assert len(terms) == len(set(terms)) == len(re.findall(r"^: ", page, re.MULTILINE)) > 40
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])

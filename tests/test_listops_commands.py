@@ -19,7 +19,7 @@ matplotlib.use("Agg")
 pytestmark = pytest.mark.usefixtures("one_thread")
 SHORT = ["--iterations", "2", "--evaluate-every", "1"]
 SIZES = ["--hidden", "8", "--rounds", "2", "--calls", "24", "--longest", "20", *SHORT]
-DOCS = Path(__file__).parents[1] / "docs"
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 def write(path, count, seed):
@@ -134,10 +134,10 @@ def test_heuristics_by_hand():
     assert found == {"own": 4 / 5, "every": 3 / 5}
 
 
-def test_the_page_has_their_shares():
+def test_the_notes_have_their_shares():
     """On the test set of the experiment, which takes a few seconds to make."""
     found = shares(generate(progress=False).test)
-    page = " ".join((DOCS / "experiments.md").read_text(encoding="utf-8").split())
+    notes = " ".join((RESULTS / "listops" / "NOTES.md").read_text(encoding="utf-8").split())
     own, every = (f"{100 * found[name]:.1f} %" for name in ("own", "every"))
     said = f"own digits, the first operator is right for {own} of the test set; applied to all digits, for {every}."
-    assert said in page
+    assert said in notes

@@ -1,8 +1,11 @@
-"""Every Python block of the README runs, in order, in one namespace, and its tables are those of recorded runs."""
+"""The README: its example runs, its numbers are those of recorded runs, and its links work on a package index."""
 
+import doctest
 import re
+import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import experiment_tables  # benchmarks/
 import pytest
@@ -14,21 +17,33 @@ from gumtrace.cli import main
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_blocks_run(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 9
-    namespace = {}
-    for block in blocks:
-        exec(compile(block, str(README), "exec"), namespace)
-    total, p_value, broken = map(float, capsys.readouterr().out.split())
-    assert abs(total - 1) < 1e-5
-    assert 0 <= p_value <= 1
-    assert broken == 0
+def load(path):
+    spec = spec_from_file_location(path.stem, path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_example_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    names = {}
+    exec(compile(block, str(README), "exec"), names)
+    assert names["loss"].shape == (32,)
+    assert names["logits"].grad.abs().sum() > 0
+
+
+def test_one_screen_and_the_commands_of_the_checks():
+    text = README.read_text()
+    assert len(text.splitlines()) <= 120
+    checks = re.findall(r"^make [a-z-]+$", (README.parent / ".ci" / "run").read_text(), re.MULTILINE)
+    assert checks
+    assert all(f"$ {check} " in text for check in checks)
 
 
 MARKS = {
-    "README.md": ("bench", "variance", "experiments"),
-    "docs/experiments.md": ("graph-layout-tuning", "listops-tuning", "listops-depths", "listops-original"),
+    "README.md": ("speed",),
+    "results/graph-layout/NOTES.md": ("graph-layout-tuning",),
+    "results/listops/NOTES.md": ("listops-tuning", "listops-depths", "listops-original"),
 }
 
 
@@ -39,6 +54,18 @@ def test_tables_are_those_of_the_recorded_runs(page):
         assert len(re.findall(rf"<!-- {mark} -->\n.+?<!-- /{mark} -->", text, re.DOTALL)) == 1
     assert table.with_tables(text) == text, "python benchmarks/table.py"
     assert tuple(MARKS) == table.PAGES
+
+
+def test_three_numbers_of_speed():
+    def run(device, *records):
+        machine = {"cpu": "Z80", "threads": 3, "device": device, "torch": "2.99.0+x", "date": "2030-01-02"}
+        return {"machine": machine, "records": [{"step": "t_step", **record} for record in records]}
+
+    tree = {"structure": "SpanningTree", "size": {"n": 50}, "batch": 1000}
+    big = {"structure": "SpanningTree.from_edges", "size": {"nodes": 1_000_000, "edges": 10_000_000}, "ms": 4321.0}
+    text = table.headline(run("cpu", tree | {"ms": 12.0}, big), run("X1", tree | {"device_ms": 0.034}))
+    for number in ("**12 µs**", "**34 ns**", "**4.3 s**", "3 threads of Z80", "on X1", "torch 2.99.0, 2030-01-02"):
+        assert number in text
 
 
 def test_cuda_table_is_blank_where_nothing_was_measured():
@@ -67,6 +94,46 @@ def test_update_times_stand_beside_the_paper_s():
     assert "| Graph layout, unrolled | REBAR, temperature learned | 12.3 | 9.00 |  |" in text
 
 
+@pytest.fixture
+def hatch_build(monkeypatch):
+    """The module, without the build tool, which only builds need."""
+    interface = ModuleType("hatchling.metadata.plugin.interface")
+    interface.MetadataHookInterface = object
+    for name in ("hatchling", "hatchling.metadata", "hatchling.metadata.plugin"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    return load(README.parent / "hatch_build.py")
+
+
+TARGET = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def test_links_on_a_package_index(hatch_build):
+    text = README.read_text()
+    here = TARGET.findall(text)
+    assert len(here) > 20
+    there = hatch_build.readme_for_index(text, links="https://example.org/blob/", images="https://example.org/raw/")
+    assert TARGET.findall(there) == [f"https://example.org/{'raw' if is_image(x) else 'blob'}/{x}" for x in here]
+    assert doctest.testmod(hatch_build) == (0, 2)
+
+
+def test_without_an_address_the_index_shows_no_links(hatch_build):
+    text = README.read_text()
+    there = hatch_build.readme_for_index(text)
+    assert not TARGET.findall(there)
+    assert "[]" not in there
+    assert "a glossary" in there
+    code = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+    assert code.findall(there) == code.findall(text)
+    half = hatch_build.readme_for_index(text, links="https://example.org/")
+    assert "[](" not in half
+    assert all(target.startswith("https://example.org/") for target in TARGET.findall(half))
+
+
+def is_image(file: str) -> bool:
+    return file.endswith((".png", ".svg"))
+
+
 def test_the_picture_is_the_demo_s(tmp_path):
     """Pixel by pixel, but for the edges of letters and lines, where versions of matplotlib may differ."""
     assert main(["demo", "--out", str(tmp_path)]) == 0
@@ -76,9 +143,7 @@ def test_the_picture_is_the_demo_s(tmp_path):
 
 
 def test_badges_say_what_is_so():
-    spec = spec_from_file_location("badges", README.parent / "docs" / "badges.py")
-    badges = module_from_spec(spec)
-    spec.loader.exec_module(badges)
+    badges = load(README.parent / "docs" / "badges.py")
     for file, text in badges.badges().items():
         assert (badges.OUT / file).read_text(encoding="utf-8") == text, "python docs/badges.py"
         assert f"docs/_static/badges/{file}" in README.read_text()

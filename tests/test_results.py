@@ -1,4 +1,4 @@
-"""Pages that hold tables of recorded runs hold those of the runs in results/."""
+"""Lab notes hold the tables of the runs beside them, and numbers in their prose are those of the runs."""
 
 import json
 from pathlib import Path
@@ -17,10 +17,10 @@ RECORDED = [name for name in NAMES if (ROOT / "results" / name).exists()]
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_the_page_has_the_recorded_tables(name):
-    page = (ROOT / "docs" / "experiments.md").read_text()
-    assert with_tables(page, name, written(collect([ROOT / "results" / name]), name)) == page, (
-        f"gumtrace table {name} --into docs/experiments.md"
+def test_notes_have_the_recorded_tables(name):
+    notes = (ROOT / "results" / name / "NOTES.md").read_text()
+    assert with_tables(notes, name, written(collect([ROOT / "results" / name]), name)) == notes, (
+        f"gumtrace table {name} --into results/{name}/NOTES.md"
     )
 
 
@@ -35,45 +35,45 @@ def behind(starts: list[list[float]]) -> list[float]:
     return [max(scores) - x for scores in starts for x in scores]
 
 
-def page() -> str:
-    """In one line."""
-    return " ".join((ROOT / "docs" / "experiments.md").read_text().split())
+def notes(name: str = "graph-layout") -> str:
+    """Of an experiment, in one line."""
+    return " ".join((ROOT / "results" / name / "NOTES.md").read_text().split())
 
 
-def test_what_the_page_says_of_starts():
+def test_what_the_notes_say_of_starts():
     """Numbers in prose, counted once more."""
     ours = {"training": "teacher-forced", "estimator": "TraceREINFORCE"}
     forced = behind(starts(**ours, frames=10, samples=8))
     poor = [far for far in forced if far > 300]
-    assert f"of the {len(forced)} starts {len(poor)} were poor, and at least 700 nats behind" in page()
+    assert f"of the {len(forced)} starts {len(poor)} were poor, and at least 700 nats behind" in notes()
     assert min(poor) > 700
     longer = starts(**ours, frames=20, starts=4)
     poor = sum(far > 300 for far in behind(longer))
-    assert f"Of the {len(behind(longer))} starts of T-REINFORCE+ {poor} were poor, all of one seed" in page()
+    assert f"Of the {len(behind(longer))} starts of T-REINFORCE+ {poor} were poor, all of one seed" in notes()
     assert sum(max(behind([scores])) > 300 for scores in longer) == 1
     right = [
         r.result["test"]["precision"]
         for r in collect([ROOT / "results" / "graph-layout"])
         if r.result and {"frames": 20, "starts": 4}.items() <= r.config.items()
     ]
-    assert f"all seeds have {100 * min(right):.1f} % of the edges right, or more" in page()
+    assert f"all seeds have {100 * min(right):.1f} % of the edges right, or more" in notes()
     longer = starts(training="teacher-forced", estimator="StochasticSoftmax", frames=20)
-    assert "Of the 12 starts of SST 3 were poor, one of each seed" in page()
+    assert "Of the 12 starts of SST 3 were poor, one of each seed" in notes()
     assert [sum(far > 300 for far in behind([scores])) for scores in longer] == [1, 1, 1]
     soft = behind(starts(training="teacher-forced", estimator="StochasticSoftmax", frames=10))
-    assert f"none of its {len(soft)} starts, in two settings, was poor" in page()
+    assert f"none of its {len(soft)} starts, in two settings, was poor" in notes()
     assert max(soft) < 300
     first, shown = (starts(training="unrolled", estimator="TraceREINFORCE", clip=clip) for clip in (0.0, 1.0))
     found = [[score > -2300 for score in scores] for scores in first]
-    assert f"K = 8) {sum(map(sum, found))} of {sum(map(len, found))} starts was good" in page()
+    assert f"K = 8) {sum(map(sum, found))} of {sum(map(len, found))} starts was good" in notes()
     assert sum(map(any, found)) == 1
     worst = min(map(min, shown))
     ahead = [[score - worst > 300 for score in scores] for scores in shown]
-    assert f"Of them {sum(map(sum, ahead))} of {sum(map(len, ahead))} starts were at least 300 nats ahead" in page()
+    assert f"Of them {sum(map(sum, ahead))} of {sum(map(len, ahead))} starts were at least 300 nats ahead" in notes()
     assert all(map(any, ahead))
 
 
-def test_what_the_page_says_of_budgets():
+def test_what_the_notes_say_of_budgets():
     """Of the settings in the tables."""
     runs = collect([ROOT / "results/graph-layout"])
     found = choices(runs, report("graph-layout"), find("graph-layout").better)
@@ -87,10 +87,10 @@ def test_what_the_page_says_of_budgets():
         ("StochasticSoftmax", "teacher-forced", 10)
     }
     assert {3 * setting["start_iterations"] for setting in shown.values()} == {4500}
-    assert "takes 4,500 updates more" in page()
+    assert "takes 4,500 updates more" in notes()
 
 
-def test_what_the_page_says_of_slower_decoders():
+def test_what_the_notes_say_of_slower_decoders():
     """Of short runs from one start."""
     same = {"training": "unrolled", "estimator": "TraceREINFORCE", "starts": 1}
     tried = collect([ROOT / "results" / "tuning" / "graph-layout.jsonl"])
@@ -99,14 +99,14 @@ def test_what_the_page_says_of_slower_decoders():
         [r.curve["precision"][-1] > 0.6 for r in runs if is_slow == (0 < r.config["decoder_lr"] < r.config["lr"])]
         for is_slow in (False, True)
     )
-    assert f"{sum(fast)} of {len(fast)} with a decoder that is as fast came above 60 % precision" in page()
-    assert f"and {sum(slow)} of {len(slow)} with a slower one." in page()
+    assert f"{sum(fast)} of {len(fast)} with a decoder that is as fast came above 60 % precision" in notes()
+    assert f"and {sum(slow)} of {len(slow)} with a slower one." in notes()
 
 
-def test_what_the_page_says_of_short_runs():
+def test_what_the_notes_say_of_short_runs():
     tried = collect([ROOT / "results" / "tuning" / "graph-layout.jsonl"])
     full = collect([ROOT / "results" / "graph-layout"])
-    assert {r.seed for r in full} & {r.seed for r in tried} == {0}  # the page says so
+    assert {r.seed for r in full} & {r.seed for r in tried} == {0}  # the notes say so
 
     def said(text: str, *settings: dict) -> bool:
         """With scores on validation, in the order of seeds."""
@@ -116,7 +116,7 @@ def test_what_the_page_says_of_short_runs():
             for seed in (100, 101):
                 same["seed"] = seed
                 scores += [-round(r.result["valid"]["elbo"]) for r in tried if same.items() <= r.config.items()]
-        return text.count("{}") == len(scores) and text.format(*scores) in page()
+        return text.count("{}") == len(scores) and text.format(*scores) in notes()
 
     forced = {"training": "teacher-forced", "iterations": 1500, "estimator": "StochasticSoftmax"}
     assert said(
@@ -140,16 +140,16 @@ def test_what_the_page_says_of_short_runs():
         assert len(elbos) == 3
         ends.append(sum(elbos) / 3)
     far = behind(starts(training="teacher-forced", estimator="TraceREINFORCE", **late))
-    assert f"of the starts of that T-REINFORCE+ {sum(x > 300 for x in far)} of {len(far)} were poor" in page()
-    assert "they came to −{:.1f} and −{:.1f} on test".format(*(-x for x in ends)) in page()
+    assert f"of the starts of that T-REINFORCE+ {sum(x > 300 for x in far)} of {len(far)} were poor" in notes()
+    assert "they came to −{:.1f} and −{:.1f} on test".format(*(-x for x in ends)) in notes()
 
 
-def test_what_the_page_says_of_surrogates():
+def test_what_the_notes_say_of_surrogates():
     file = ROOT / "results" / "tuning" / "graph-layout.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]  # all: one config ran on two machines
     learned = [row for row in rows if row["config"]["estimator"] == "SurrogateREINFORCE"]
     (alone,) = [row["result"]["valid"] for row in learned if row["machine"]["device"] == "cpu"]
-    assert f"was at −{-alone['elbo']:.0f} on a CPU" in page()
+    assert f"was at −{-alone['elbo']:.0f} on a CPU" in notes()
     assert sorted(row["config"]["samples"] for row in learned if row["result"]["valid"]["complement"] == 1) == [4, 8]
     same = {"estimator": "TraceREINFORCE", "samples": 4, "clip": 1.0, "iterations": 1500, "lr": 1e-3}
     noise = [r.result["gradient_std"]["end"] for r in collect([file]) if same.items() <= r.config.items()]
@@ -157,7 +157,7 @@ def test_what_the_page_says_of_surrogates():
     assert min(few) > max(noise)
 
 
-def test_what_the_page_says_of_unrolled_training():
+def test_what_the_notes_say_of_unrolled_training():
     runs = [r for r in collect([ROOT / "results" / "graph-layout"]) if r.result and r.config["starts"] == 4]
     shown = {
         name: [r for r in runs if (r.config["training"], r.config["estimator"]) == ("unrolled", name)]
@@ -165,7 +165,7 @@ def test_what_the_page_says_of_unrolled_training():
     }
     elbos = {name: [r.result["test"]["elbo"] for r in same] for name, same in shown.items()}
     best, second, _ = sorted((sum(x) / len(x) for x in elbos.values()), reverse=True)
-    assert f"SST is {best - second:.0f} nats ahead of the next" in page()
+    assert f"SST is {best - second:.0f} nats ahead of the next" in notes()
     assert min(elbos["StochasticSoftmax"]) > -1192
     late = [r for r in shown["RELAX"] if max(r.result["starts"]) < -2400]
     assert len(late) == 2
@@ -182,30 +182,31 @@ def test_what_the_page_says_of_unrolled_training():
     assert wild == both | {("REBAR", "unrolled")}
 
 
-def test_what_the_page_says_of_rebar():
+def test_what_the_notes_say_of_rebar():
     same = {"training": "unrolled", "estimator": "REBAR"}
     runs = {r.seed: r for r in collect([ROOT / "results" / "graph-layout"]) if same.items() <= r.config.items()}
     assert [score > -2300 for scores in starts(**same) for score in scores].count(True) == 1
-    assert "of its 12 starts one was good" in page()
+    assert "of its 12 starts one was good" in notes()
     poor = [runs[seed].result["test"]["precision"] for seed in (0, 2)]
     stay = f"the other seeds stay at {poor[0]:.0%} precision, and at the complement's {poor[1]:.0%}"
-    assert stay.replace("%", " %") in page()
+    assert stay.replace("%", " %") in notes()
     lost = runs[0]
     finite = [(x, i) for x, i in zip(lost.curve["elbo"], lost.curve["iteration"], strict=True) if x is not None]
     assert max(i for _, i in finite) == 30_000
     best, iteration = max(finite)
-    assert f"−{-best:.0f} at iteration {iteration:,}, is lost" in page()
+    assert f"−{-best:.0f} at iteration {iteration:,}, is lost" in notes()
     assert lost.result["iteration"] == lost.curve["iteration"][-1]
-    assert f"the ELBO on validation from −∞ to −{-lost.result['valid']['elbo']:.0f}." in page()
+    assert f"the ELBO on validation from −∞ to −{-lost.result['valid']['elbo']:.0f}." in notes()
 
 
-def test_what_the_page_says_of_listops():
+def test_what_the_notes_say_of_listops():
     """Told the parses, and by depth."""
     recorded = {name: json.loads((ROOT / "benchmarks/results" / f"listops-{name}.json").read_text()) for name in PARTS}
     told = recorded["parts"]["rows"][-1]
-    assert f"{told['iterations']:,} iterations of {recorded['parts']['items']} expressions" in page()
-    assert f"samples of the encoder {told['recall']:.2%} of the arguments".replace("%", " %") in page()
-    assert f"the classifier is right for {told['accuracy']:.1%} of the validation".replace("%", " %") in page()
+    assert f"{told['iterations']:,} iterations of {recorded['parts']['items']} expressions" in notes("listops")
+    assert f"samples of the encoder {told['recall']:.2%} of the arguments".replace("%", " %") in notes("listops")
+    right = f"the classifier is right for {told['accuracy']:.1%} of the validation".replace("%", " %")
+    assert right in notes("listops")
     trace, soft = (
         {run["config"]["seed"]: run for run in recorded["depths"]["runs"] if run["config"]["estimator"] == estimator}
         for estimator in ("TraceREINFORCE", "StochasticSoftmax")
@@ -216,14 +217,14 @@ def test_what_the_page_says_of_listops():
         seed: [row["depth"] for row in run["rows"] if row["told"] > row["accuracy"]] for seed, run in trace.items()
     }
     assert better == {1: [5], 2: [2, 3, 4, 5], 3: [5]}  # the best seed is 2
-    assert {run["iteration"] for run in soft.values()} == {26_000, 27_000}  # the page says so
+    assert {run["iteration"] for run in soft.values()} == {26_000, 27_000}  # the notes say so
     assert all(row["told"] < row["accuracy"] for run in soft.values() for row in run["rows"])
     ahead = [sum(run["rows"][i]["right"] for run in soft.values()) for i in range(5)]
     behind = [sum(run["rows"][i]["right"] for run in trace.values()) for i in range(5)]
     assert [a > b for a, b in zip(ahead, behind, strict=True)] == [False, False, True, True, True]
 
 
-def test_what_the_page_says_of_relaxed_trees():
+def test_what_the_notes_say_of_relaxed_trees():
     """How noisy their gradients are, and what clipping does to RELAX's short runs."""
     shown = {"training": "teacher-forced", "frames": 10, "starts": 4, "clip": 0.0}
     runs = [r for r in collect([ROOT / "results" / "graph-layout"]) if r.result and shown.items() <= r.config.items()]
@@ -234,7 +235,7 @@ def test_what_the_page_says_of_relaxed_trees():
 
     ratios = [noise("TraceREINFORCE", moment) / noise("StochasticSoftmax", moment) for moment in ("beginning", "end")]
     assert [round(ratio) for ratio in ratios] == [4, 6]
-    assert "is a quarter of T-REINFORCE+'s at the beginning, and a sixth at the end" in page()
+    assert "is a quarter of T-REINFORCE+'s at the beginning, and a sixth at the end" in notes()
     tried = collect([ROOT / "results" / "tuning" / "graph-layout.jsonl"])
     same = {"training": "teacher-forced", "estimator": "RELAX", "samples": 8, "estimator_lr": 1e-3}
     found = {
@@ -243,17 +244,17 @@ def test_what_the_page_says_of_relaxed_trees():
         )
         for clip in (1.0, 0.0)
     }
-    assert "−{} and −{} with it, −{} and −{} without".format(*found[1.0], *found[0.0]) in page()
+    assert "−{} and −{} with it, −{} and −{} without".format(*found[1.0], *found[0.0]) in notes()
 
 
-def test_what_the_page_says_of_other_estimators_of_listops():
+def test_what_the_notes_say_of_other_estimators_of_listops():
     runs = [r for r in collect([ROOT / "results" / "listops"]) if r.result]
     accuracy = {
         name: sorted(r.result["test"]["accuracy"] for r in runs if r.config["estimator"] == name)
         for name in ("StochasticSoftmax", "RELAX", "REBAR", "TraceREINFORCE", "NoiseREINFORCE")
     }
     worst, *_, best = accuracy["RELAX"]
-    assert f"Seeds of RELAX differ most, from {100 * worst:.1f} % to {100 * best:.1f} %." in page()
+    assert f"Seeds of RELAX differ most, from {100 * worst:.1f} % to {100 * best:.1f} %." in notes("listops")
     spread = {name: x[-1] - x[0] for name, x in accuracy.items()}
     assert max(spread, key=spread.__getitem__) == "RELAX"
     assert min(spread, key=spread.__getitem__) == "StochasticSoftmax"
@@ -267,7 +268,7 @@ def test_what_the_page_says_of_other_estimators_of_listops():
         for name in accuracy
         if (found := [r.result["test"]["precision"] for r in runs if r.config["estimator"] == name])
     }
-    assert f"{max(precision.values()):.1f} % of edges at best, on average, against 77.9 %" in page()
+    assert f"{max(precision.values()):.1f} % of edges at best, on average, against 77.9 %" in notes("listops")
     assert max(r.result["seconds"] for r in runs if r.config["estimator"] == "TraceREINFORCE") < 4 * 60
 
     def edges(name: str) -> float:
@@ -276,7 +277,7 @@ def test_what_the_page_says_of_other_estimators_of_listops():
     assert edges("StochasticSoftmax") < edges("TraceREINFORCE")
 
 
-def test_what_the_page_says_of_the_treebank():
+def test_what_the_notes_say_of_the_treebank():
     runs = [r for r in collect([ROOT / "results" / "treebank"]) if r.result]
     crf, trace = (
         [r.result["test"]["uas"] for r in runs if r.config["estimator"] == name]
@@ -287,7 +288,7 @@ def test_what_the_page_says_of_the_treebank():
     (alone,) = [r for r in runs if r.config["estimator"] == "TraceREINFORCE" and not r.config["likelihood"]]
     assert (
         f"(K = {alone.config['samples']}, one seed) comes to {100 * alone.result['test']['uas']:.1f} % in as many"
-        in page()
+        in notes("treebank")
     )
     (beside,) = [r for r in runs if r.config["likelihood"]]
     assert beside.result["test"]["uas"] < means[1]

@@ -3,7 +3,7 @@
 ```{recorded} NAME
 ```
 
-is the table NAME of benchmarks/table.py, or that of an experiment in docs/experiments.md.
+is the table NAME of benchmarks/table.py, or that of an experiment in its lab notes, results/NAME/NOTES.md.
 
 {measured}`estimator | structure | objective` is one number of benchmarks/results/variance.json.
 """
@@ -18,19 +18,17 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-ROOT = Path(__file__).parents[2]
+NOTES = sorted((Path(__file__).parents[2] / "results").glob("*/NOTES.md"))
 
 
 def table(name: str) -> str:
     """The Markdown of a recorded table."""
     if name in benchmarks.TABLES:
         return benchmarks.table(name)
-    page = (ROOT / "docs" / "experiments.md").read_text()
-    found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", page, re.DOTALL)
+    notes = [path.read_text() for path in NOTES]
+    found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", "".join(notes), re.DOTALL)
     if found is None:
-        raise ValueError(
-            f"no table {name!r}: there are {', '.join(benchmarks.TABLES)}, and those of docs/experiments.md"
-        )
+        raise ValueError(f"no table {name!r}: there are {', '.join(benchmarks.TABLES)}, and those of lab notes")
     return found[1]
 
 
@@ -38,7 +36,7 @@ class Recorded(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        for file in (Path(benchmarks.__file__), ROOT / "docs" / "experiments.md"):
+        for file in (Path(benchmarks.__file__), *NOTES):
             self.env.note_dependency(str(file))
         try:
             lines = StringList(table(self.arguments[0]).splitlines(), source=self.get_source_info()[0])
