@@ -116,7 +116,7 @@ def updates(results: dict) -> str:
     version = machine["torch"].split("+")[0]
     lines = [
         f"Milliseconds of an update, medians of `benchmarks/updates.py` on {machine['device']}, torch {version}, "
-        f"{machine['date']}: of one run alone, and of {most} side by side, whose time is shared out to their updates. "
+        f"{machine['date']}: of one run alone, and of {most} side by side, their time divided by their updates. "
         "As CUDA graphs; gradients are not clipped. The paper's are on hardware it does not name.",
         "",
         f"| | estimator | alone | an update, {most} side by side | the paper's |",

@@ -52,11 +52,11 @@ STRUCTURES = {
 }
 VARIANCE = (
     "Standard deviation of one gradient estimate of {calls} objective calls, relative to that of T-REINFORCE+; the "
-    "best unbiased one is bold. Smooth: log(1 + q) for a random quadratic q of the entries, which no surrogate "
-    "contains. Rough: whether q is above its median, which has no gradient, so that not all estimators apply. Those "
-    "that learn did so for {warm_up} iterations of {calls} calls at logits that stand still, and were frozen then; "
-    "surrogates draw {extra} more structures, which cost no calls. REBAR makes 9 calls, and its numbers are scaled by "
-    "√(9/8). The last three are biased: in brackets, how far their mean is off, in per cent of the gradient's size. "
+    "best unbiased one is bold. Smooth objective: log(1 + q) for a random quadratic q of the entries, which no "
+    "surrogate represents exactly. Rough: whether q is above its median, which has no gradient, so that not all "
+    "estimators apply. Those that learn were trained for {warm_up} iterations of {calls} calls at fixed logits, then "
+    "frozen; surrogates draw {extra} more structures, which cost no calls. REBAR makes 9 calls, and its numbers are "
+    "scaled by √(9/8). The last three are biased: in brackets, the bias in percent of the size of the gradient. "
     "By `benchmarks/variance.py`, {when}."
 )
 
@@ -95,9 +95,9 @@ def speed(results: dict) -> str:
     shown = [step for step in STEPS if any(step in steps for steps in rows.values())]
     where = f"{machine['cpu']}, {machine['threads']} threads, {_when(machine)}"
     lines = [
-        f"Milliseconds a batch, float32, medians of `gumtrace bench --device cpu` on {where}. The whole step is what a "
-        "score-function update pays for the structure: build the distribution, draw noise, run the algorithm, take its "
-        "log-probability and go back to the logits. The SST step is what a stochastic softmax pays instead.",
+        f"Milliseconds a batch, float32, medians of `gumtrace bench --device cpu` on {where}. The whole step is the "
+        "cost of the structure in a score-function update: build the distribution, sample a trace, take its "
+        "log-probability and the gradient of that. The SST step is the cost of a stochastic softmax update.",
         "",
         "| | batch | " + " | ".join(STEPS[step] for step in shown) + " |",
         "|---|---:|" + "---:|" * len(shown),
@@ -131,9 +131,9 @@ def cuda(results: dict) -> str:
     batches = ", ".join(f"{batch:,}" for batch in sorted({record["batch"] for record in results["records"]}))
     lines = [
         f"Milliseconds of the device for a batch of {batches}, float32, medians of `gumtrace bench --device cuda` on "
-        f"{machine['device']}, {_when(machine)}. Host: with all that Python takes, one call waited for. Peak memory: "
-        "what the whole step takes on top, in copies of the logits. Blank: there is none, or the host cannot get ahead "
-        "of the device.",
+        f"{machine['device']}, {_when(machine)}. Host: wall-clock time of one call, Python and synchronisation "
+        "included. Peak memory: of the whole step, beyond its inputs, in copies of the logits. Blank: there is none, "
+        "or the host cannot get ahead of the device.",
         "",
         "| | " + " | ".join(column for column, _, _ in CUDA) + " |",
         "|---|" + "---:|" * len(CUDA),

@@ -38,9 +38,9 @@ ESTIMATORS = {  # estimators: page -> rows of benchmarks/results/variance.json
 }
 NOISE = (
     "One estimate of {calls} objective calls (REBAR: 9), by `benchmarks/variance.py`, {date}. Standard deviations and "
-    "biases are root mean squares over the keys: in times of the gradient's own size, in times of T-REINFORCE+'s at as "
-    "many calls, in per cent of the gradient; in brackets the bias that chance alone would show. Smooth: log(1 + q) of "
-    "a random quadratic q of the entries. Rough: whether q is above its median, which has no gradient."
+    "biases are root mean squares over the keys: relative to the size of the gradient, relative to T-REINFORCE+'s at "
+    "as many calls, and in percent of the gradient; in brackets the bias that chance alone would show. Smooth: "
+    "log(1 + q) of a random quadratic q of the entries. Rough: whether q is above its median, which has no gradient."
 )
 
 
@@ -225,5 +225,5 @@ def time_sentence(page: str, times: dict[str, float]) -> str:
     which = f" for {'; '.join(ESTIMATORS[page])}" if len(found) > 1 else ""
     return (
         f"Measured when this page was built, on one thread of {machine()['cpu']}: {SETTING} took {', '.join(found)}"
-        f"{which}; in brackets, in times of T-REINFORCE+.\n"
+        f"{which}; in brackets, relative to T-REINFORCE+.\n"
     )
