@@ -28,7 +28,7 @@ TEMPERED = {"StochasticSoftmax", "StraightThrough", "GumbelRao", "REBAR"}  # the
 def experiments() -> str:
     """One row for each table of results/*/NOTES.md that the paper has, too: the best mean of its and of ours."""
     lines = [
-        "Means over seeds on test, of the estimator that is best: the paper's by this mean, ours on validation.",
+        "Means over seeds on the test set, of the best estimator: the paper's by this mean, ours by validation.",
         "",
         "| | the paper's best | ours | seeds |",
         "|---|---:|---:|---:|",
