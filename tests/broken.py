@@ -59,7 +59,7 @@ class FaultyStructure(FaultyScore, E.StructureREINFORCE):
 class FaultyControl(Faulty):
     def _estimate(self, dist, objective, context, generator, differentiable):
         x = dist.log_rates.detach().requires_grad_()
-        dist = dist.at(x)
+        dist = dist.with_log_rates(x)
         noise = dist.perturb((self.samples,), generator=generator)
         trace = dist.trace(noise)
         other = dist.sample_trace((self.samples,), generator=generator) if self.fault == "other trace" else trace

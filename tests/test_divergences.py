@@ -39,9 +39,12 @@ def test_estimates_are_unbiased_in_value_and_gradient(name, dist, samples):
     replicates = 20_000
     q = other(dist)
     x, y = dist.log_rates.detach().requires_grad_(), q.log_rates.detach().requires_grad_()
-    exact = {"entropy": divergences.exact_entropy(dist.at(x)), "kl": divergences.exact_kl(dist.at(x), q.at(y))}
+    exact = {
+        "entropy": divergences.exact_entropy(dist.with_log_rates(x)),
+        "kl": divergences.exact_kl(dist.with_log_rates(x), q.with_log_rates(y)),
+    }
     many_x, many_y = (t.detach().expand(replicates, *t.shape).clone().requires_grad_() for t in (x, y))
-    p, r = dist.at(many_x), q.at(many_y)
+    p, r = dist.with_log_rates(many_x), q.with_log_rates(many_y)
     drawn = {
         "entropy": divergences.trace_entropy(p, samples, generator=seeded(1)),
         "kl": divergences.trace_kl(p, r, samples, generator=seeded(2)),

@@ -119,7 +119,7 @@ def test_training_on_the_variance_lowers_it(name):
     optimiser = torch.optim.Adam(estimator.parameters(), 0.02)
     for step in range(150):
         optimiser.zero_grad()
-        many = dist.at(dist.log_rates.detach().expand(32, *dist.key_shape))
+        many = dist.with_log_rates(dist.log_rates.detach().expand(32, *dist.key_shape))
         estimator(many, f, generator=seeded(100 + step)).mean().backward()
         optimiser.step()
     assert gradients(estimator, dist, f, 3000, seeded(5)).var(0).sum() < 0.9 * without

@@ -114,7 +114,7 @@ def test_the_variance_of_structures_is_that_of_their_log_prob(name):
         item = dist.item(index)
         values = gt.diagnostics.enumerate_values(item).outcomes
         x = item.log_rates.detach().expand(len(values), *item.key_shape).clone().requires_grad_()
-        log_prob = item.at(x).log_prob(values)
+        log_prob = item.with_log_rates(x).log_prob(values)
         (score,) = torch.autograd.grad(log_prob.sum(), x)
         whole = values.reshape(-1, *[1] * len(dist.batch_shape), *dist.event_shape)
         loss = f(whole.expand(-1, *dist.batch_shape, *dist.event_shape))[(slice(None), *index)]
@@ -149,6 +149,6 @@ def test_without_a_baseline_samples_are_averaged():
 @pytest.mark.parametrize("name", LITERAL)
 def test_float32_logits_are_enumerated_in_float64(name):
     dist, f = case(name)
-    single = exact_variance(dist.at(dist.log_rates.float()), f)
+    single = exact_variance(dist.with_log_rates(dist.log_rates.float()), f)
     torch.testing.assert_close(single.noise, exact_variance(dist, f).noise, rtol=1e-5, atol=1e-5)
     assert single.noise.dtype == torch.float64

@@ -109,7 +109,7 @@ def test_a_wrong_tie_is_found_and_made_small(monkeypatch):
     def wrong(self, rows, shape):
         trace = right(self, rows.flip(-1), shape)
         winners = torch.where(trace.choices < 0, -1, rows.shape[-1] - 1 - trace.choices)
-        return type(trace)(trace.layout, winners, trace.links, trace.seal)
+        return type(trace)(trace.layout, winners, trace.links, trace.owner)
 
     monkeypatch.setattr(gt.Permutation, "_trace_rows", wrong)
     failure = _found("permutation")

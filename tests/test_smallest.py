@@ -38,7 +38,7 @@ def test_nothing_is_a_structure(name):
 def test_gradients_over_no_key(name):
     d, _ = EMPTY[name]
     x = d.logits.clone().expand(2, *d.key_shape).clone().requires_grad_()
-    wide = d.at(x)
+    wide = d.with_log_rates(x)
     (to_noise,) = torch.autograd.grad(wide.perturb((3,)).sum(), x, retain_graph=True)
     (first,) = torch.autograd.grad(wide.trace_log_prob(wide.sample_trace((3,))).sum(), x, create_graph=True)
     assert to_noise.shape == first.shape == x.shape
@@ -62,7 +62,7 @@ def test_relaxed_trees_of_no_node():
 def test_surrogates_of_no_entry(d):
     estimator, logits = gt.estimators.SurrogateREINFORCE(samples=2, extra=4), d.logits.clone().requires_grad_()
     for _ in range(2):
-        loss = estimator(d.at(logits), lambda x: x.flatten(1).sum(-1) + 1)
+        loss = estimator(d.with_log_rates(logits), lambda x: x.flatten(1).sum(-1) + 1)
     assert loss == 1
 
 

@@ -45,7 +45,7 @@ def test_mapped_log_probs_are_those_of_a_loop(make, device):
 
     def log_prob(x, choices, links):
         d = make(x)
-        return d.trace_log_prob(Trace(d._layout, choices, links))  # without a seal: as a stranger's
+        return d.trace_log_prob(Trace(d._layout, choices, links))  # without an owner: it is validated
 
     leaf = x.clone().requires_grad_()
     mapped = vmap(log_prob)(leaf, choices, links)

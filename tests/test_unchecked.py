@@ -45,7 +45,7 @@ def no_waiting(device):
 @pytest.fixture
 def as_on_cuda(monkeypatch):
     """On the CPU results are looked at, checks or no checks."""
-    monkeypatch.setattr(Structure, "_looks", property(lambda self: self._validate_args))
+    monkeypatch.setattr(Structure, "_may_sync", property(lambda self: self._validate_args))
 
 
 def off_policy(make):

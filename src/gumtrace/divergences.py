@@ -127,7 +127,7 @@ def _check_alike(name: str, p: Structure, q: Structure) -> None:
 
 
 def _lengths(dist: Structure) -> Tensor | int:
-    return dist._longest(dist.key_shape) if dist._lengths is None else dist._lengths
+    return dist._max_length(dist.key_shape) if dist._lengths is None else dist._lengths
 
 
 def _agree(a: Tensor, b: Tensor) -> bool:

@@ -100,7 +100,7 @@ def _check_countable(name: str, items: Iterable[Structure]) -> None:
 def _runs(item: Structure) -> Iterator[tuple]:
     """Every run of the algorithm, as `enumerate_traces` makes them."""
     if not isinstance(item, Custom):
-        return every_run(item._decide)
+        return every_run(item._run_with)
     racing = set(item.racing.flatten().nonzero().flatten().tolist())
     return every_run(lambda choose: (execute(item.algorithm, racing, lambda part: choose(sorted(part))),))
 

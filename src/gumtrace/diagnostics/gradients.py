@@ -42,7 +42,7 @@ def exact_gradient(dist: Structure, objective: Objective) -> tuple[Tensor, Tenso
     (0.3333, [0.2222, -0.1111, -0.1111])
     """
     x = dist.log_rates.detach().double().requires_grad_()
-    items = enumerate_losses("exact_gradient", dist.at(x), objective)
+    items = enumerate_losses("exact_gradient", dist.with_log_rates(x), objective)
     totals = [(item.trace_log_prob(trace).exp() * loss).sum() for item, trace, loss in items]
     (grad,) = torch.autograd.grad(torch.stack(totals).sum(), x)
     return torch.stack(totals).detach().reshape(dist.batch_shape), grad
@@ -64,7 +64,7 @@ def gradients(
     x = dist.log_rates.detach().expand(replicates, *dist.log_rates.shape).clone().requires_grad_()
     if context is not None:
         context = context.expand(replicates, *context.shape)
-    loss = estimator(dist.at(x), objective, generator=generator, **with_context(context))
+    loss = estimator(dist.with_log_rates(x), objective, generator=generator, **with_context(context))
     (grad,) = torch.autograd.grad(loss.sum(), x)
     return grad
 

@@ -133,7 +133,7 @@ def _warm_up(estimator: Estimate, dist: Structure, objective: Objective, steps: 
     before = [p.grad for p in parameters]
     optimiser = torch.optim.Adam(parameters, 0.01) if parameters else None
     for _ in range(steps):
-        at_x = dist.at(dist.log_rates.detach().requires_grad_())
+        at_x = dist.with_log_rates(dist.log_rates.detach().requires_grad_())
         loss = estimator(at_x, objective, generator=generator, **with_context(context))
         if optimiser is not None:
             grads = torch.autograd.grad(loss.mean(), parameters, allow_unused=True)

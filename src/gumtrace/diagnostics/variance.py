@@ -43,7 +43,7 @@ def exact_variance(
     leave_one_out = samples > 1 if leave_one_out is None else leave_one_out
     if samples < 1 + leave_one_out:
         raise ValueError(f"exact_variance: samples must be at least {1 + leave_one_out}, got {samples}")
-    at_x = dist.at(dist.log_rates.detach().double())
+    at_x = dist.with_log_rates(dist.log_rates.detach().double())
     rows = [
         [_variance(*scores, samples, leave_one_out) for scores in _scores(*item)]
         for item in enumerate_losses("exact_variance", at_x, objective)
@@ -72,13 +72,13 @@ def score_given_trace(item: Structure, trace: Trace) -> tuple[Tensor, Tensor]:
     """Mean and variance of the noise's score given each trace of an unbatched structure, (traces, *keys)."""
     rates = item.log_rates.detach().expand(len(trace), *item.key_shape)
     x = rates.clone().requires_grad_()
-    (score,) = torch.autograd.grad(item.at(x).trace_log_prob(trace).sum(), x)
-    totals = item.at(x).decision_log_totals(trace)
+    (score,) = torch.autograd.grad(item.with_log_rates(x).trace_log_prob(trace).sum(), x)
+    totals = item.with_log_rates(x).decision_log_totals(trace)
     (shares,) = torch.autograd.grad(totals.sum(), x)  # Σ_b λ_k / Λ_b
     won = score + shares
     # log Σ λ² of a decision has the slope λ_k² / Σ λ²: weighted, the sum of squared shares
     twice = (2 * rates).requires_grad_()
-    squares = item.at(twice).decision_log_totals(trace)
+    squares = item.with_log_rates(twice).decision_log_totals(trace)
     weight = (squares - 2 * totals).exp().detach()
     (squared_shares,) = torch.autograd.grad((weight * squares).sum(), twice)
     return score, torch.where(item.racing, squared_shares + 1 - won, 0.0)

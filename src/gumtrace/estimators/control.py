@@ -49,7 +49,7 @@ class ControlVariate(Estimator):
     def _estimate(self, dist, objective, context, generator, differentiable: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Losses, the estimate g (*batch, *keys), and Σ g²: its gradient is the variance's."""
         x = dist.log_rates.detach().requires_grad_()
-        dist = dist.at(x)
+        dist = dist.with_log_rates(x)
         noise = dist.perturb((self.samples,), generator=generator)
         trace = dist.trace(noise)
         again = dist.conditional(trace, generator=generator)

@@ -172,8 +172,8 @@ def _refuse_tangents(tensors: list[Tensor]) -> None:
         raise NotImplementedError(NO_TANGENTS)
 
 
-def watched(tensors: list[Tensor]) -> bool:
-    """Whether torch is tracing or mapping: values cannot be looked at then."""
+def is_traced(tensors: list[Tensor]) -> bool:
+    """Whether torch is tracing or mapping these tensors: their values cannot be read then."""
     return _traced(tensors) or torch._C._are_functorch_transforms_active()
 
 

@@ -42,13 +42,13 @@ class Arborescence(Structure):
     def support(self):  # type: ignore[override]
         return constraints.arborescence(self.racing, self.node_counts, self.root)
 
-    def _lay_out(self, key_shape):
+    def _trace_layout(self, key_shape):
         n, m = key_shape
         if n != m:
             raise ValueError(f"Arborescence: logits must be square, got {n} x {m}")
         if not 0 <= self.root < max(n, 1):
             raise ValueError(f"Arborescence: root {self.root} is not one of the {n} nodes")
-        if self._lengths is not None and self._looks:
+        if self._lengths is not None and self._may_sync:
             short = ((self._lengths <= self.root) & (self._lengths > 0)).nonzero()
             if len(short) > 0:
                 item = tuple(short[0].tolist())
@@ -79,7 +79,7 @@ class Arborescence(Structure):
     def _count_decisions(self, trace: Trace) -> Tensor:
         return (trace.choices[..., : self.key_shape[0]] >= 0).sum(-1)  # at the nodes; cycles are as many as there are
 
-    def _decide(self, choose: Choose):
+    def _run_with(self, choose: Choose):
         """The path-growing run of the kernel, on sets."""
         n, nodes = self.key_shape[0], int(self.node_counts)
         winners, links = [-1] * self._layout.geometry.winner_slots, [-1] * self._layout.geometry.link_slots
@@ -109,7 +109,7 @@ class Arborescence(Structure):
                     path = path[: -len(cycle)]
         return winners, links
 
-    def _stuck(self) -> str:
+    def _infeasible_message(self) -> str:
         return "has a node that cannot be reached from the root"
 
 

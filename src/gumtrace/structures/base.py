@@ -12,7 +12,7 @@ from gumtrace.kernels.kinds import NOT_A_NUMBER
 from gumtrace.structures import checks
 from gumtrace.structures.replay import Choose, every_run
 from gumtrace.traces import formula
-from gumtrace.traces.trace import Layout, Seal, Trace
+from gumtrace.traces.trace import Layout, Trace, _Owner
 
 
 class Structure(Distribution):
@@ -24,8 +24,9 @@ class Structure(Distribution):
         lengths: integers (*B,): node or token counts of ragged items; what is behind them is padding and may hold
             anything.
         validate_args: check logits and masks now, results, values and traces later, as torch.distributions does. Checks
-            wait for the device: on a GPU nothing does without them, and what would have been an error is an incomplete
-            trace or a log-probability of nothing. torch.compile and torch.func need it off: they cannot look at values.
+            synchronise with the device. Without them nothing does on a GPU, and what would have been an error is an
+            incomplete trace or a log-probability without meaning. torch.compile and torch.func need it off: values
+            cannot be read while they trace.
 
     Methods that draw take a `sample_shape`, () by default: so many independent draws for each item. It comes first in
     what they return, then the batch shape, then the shape of a value or of the keys: "sample + batch + keys" below.
@@ -43,15 +44,15 @@ class Structure(Distribution):
         batch_shape, key_shape = logits.shape[: logits.dim() - event_dim], logits.shape[logits.dim() - event_dim :]
         x = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
         self._validate_args = type(self)._validate_args if validate_args is None else validate_args
-        self._lengths = checks.lengths(name, lengths, logits, batch_shape, self._longest(key_shape), self._looks)
-        for keep in (checks.mask(name, mask, logits), self._inside(key_shape)):
+        self._lengths = checks.lengths(name, lengths, logits, batch_shape, self._max_length(key_shape), self._may_sync)
+        for keep in (checks.mask(name, mask, logits), self._unpadded_mask(key_shape)):
             if keep is not None:
                 x = torch.where(keep, x, -torch.inf)
         self._x = x  # (*B, *keys): the logits of keys that race, -inf for the others
         super().__init__(batch_shape, self._value_shape(key_shape), validate_args=validate_args)
-        self._layout, sizes = self._lay_out(key_shape)
+        self._layout, sizes = self._trace_layout(key_shape)
         self._sizes = None if sizes is None else sizes.to(torch.int32)  # a copy: kernels trust it, users own theirs
-        self._seal = Seal()
+        self._owner = _Owner()
         if self._validate_args:
             self._check_feasible()
 
@@ -65,26 +66,26 @@ class Structure(Distribution):
     def _value_shape(self, key_shape: torch.Size) -> torch.Size:
         return key_shape
 
-    def _longest(self, key_shape: torch.Size) -> int:
+    def _max_length(self, key_shape: torch.Size) -> int:
         """The greatest length an item can have."""
         return min(key_shape) if len(key_shape) > 0 else 0  # `default=` is not traced by torch.compile
 
-    def _lay_out(self, key_shape: torch.Size) -> tuple[Layout, Tensor | None]:
+    def _trace_layout(self, key_shape: torch.Size) -> tuple[Layout, Tensor | None]:
         """The layout of traces, and the size of each item that its kernel needs (k, or a number of nodes), (*B,); None
         where all items have the layout's."""
         raise NotImplementedError
 
-    def _decide(self, choose: Choose) -> tuple[list[int], list[int]]:
+    def _run_with(self, choose: Choose) -> tuple[list[int], list[int]]:
         """Run the algorithm of an unbatched item with `choose` in place of the argmin; returns winners and links. For
         enumeration."""
         raise NotImplementedError
 
     @property
-    def _may_be_stuck(self) -> bool:
+    def _may_be_infeasible(self) -> bool:
         """Whether the algorithm may fail though all keys race."""
         return False
 
-    def _stuck(self) -> str:
+    def _infeasible_message(self) -> str:
         """What it means that the algorithm of an item cannot be completed. Most can always be."""
         return "cannot be completed"
 
@@ -103,7 +104,7 @@ class Structure(Distribution):
                 setattr(new, name, per_item.expand(new._batch_shape))
         return new
 
-    def at(self, x: Tensor) -> "Structure":
+    def with_log_rates(self, x: Tensor) -> "Structure":
         """The same distribution with other log-rates x (*batch, *keys) for the keys that race.
 
         What estimators need: the gradient with respect to the rates themselves, apart from the graph behind them, and
@@ -120,7 +121,7 @@ class Structure(Distribution):
         """One item of the batch, unbatched."""
         new = self.expand(self.batch_shape)
         new._batch_shape = torch.Size()
-        new._seal = Seal()  # traces of the batch are not traces of the item
+        new._owner = _Owner()  # traces of the batch are not traces of the item
         new.logits, new._x = self.logits[index], self._x[index]
         for name in self._per_item:
             per_item = getattr(self, name)
@@ -185,7 +186,7 @@ class Structure(Distribution):
         """G given the trace, reparameterised: run again, it gives the trace back."""
         self._check_trace(trace)
         g, failed = formula.conditional(self._rows(), self._row_sizes(), trace, generator)
-        if self._looks:
+        if self._may_sync:
             self._warn_of_broken(failed, g.dtype)
         return g.reshape(trace.shape + self.key_shape)
 
@@ -207,11 +208,11 @@ class Structure(Distribution):
         return self._finish(shape, *ops.trace(*self._head, rows, self._row_sizes()))
 
     def _finish(self, shape: torch.Size, winners: Tensor, links: Tensor, status: Tensor) -> Trace:
-        if self._looks and status.any():
-            self._complain(status)
+        if self._may_sync and status.any():
+            self._raise_for_status(status)
         geometry = self._layout.geometry
         winners, links = winners.reshape(*shape, geometry.winner_slots), links.reshape(*shape, geometry.link_slots)
-        return Trace(self._layout, winners, links, self._seal)
+        return Trace(self._layout, winners, links, self._owner)
 
     # Log-probabilities -----------------------------------------------------------------------------
 
@@ -259,23 +260,23 @@ class Structure(Distribution):
             raise ValueError(
                 f"{type(self).__name__}.enumerate_traces works on one item, this batch is {tuple(self.batch_shape)}"
             )
-        runs = list(every_run(self._decide))
+        runs = list(every_run(self._run_with))
         geometry, device = self._layout.geometry, self._x.device
         winners = torch.full((len(runs), geometry.winner_slots), -1, dtype=torch.int32)
         links = torch.full((len(runs), geometry.link_slots), -1, dtype=torch.int32)
         for i, (winner, link) in enumerate(runs):
             winners[i, : len(winner)] = torch.tensor(winner, dtype=torch.int32)
             links[i, : len(link)] = torch.tensor(link, dtype=torch.int32)
-        return Trace(self._layout, winners.to(device), links.to(device), self._seal)
+        return Trace(self._layout, winners.to(device), links.to(device), self._owner)
 
     # Validation ------------------------------------------------------------------------------------
 
     @property
-    def _looks(self) -> bool:
-        """Whether results are looked at: on the CPU always, on a device of its own that means to wait for it."""
-        return self._validate_args or (self.logits.device.type == "cpu" and not ops.watched([self.logits]))
+    def _may_sync(self) -> bool:
+        """Whether results may be read: always on the CPU; on another device that synchronises, so only for checks."""
+        return self._validate_args or (self.logits.device.type == "cpu" and not ops.is_traced([self.logits]))
 
-    def _inside(self, key_shape: torch.Size) -> Tensor | None:
+    def _unpadded_mask(self, key_shape: torch.Size) -> Tensor | None:
         """Keys none of whose indices lies in the padding."""
         if self._lengths is None:
             return None
@@ -289,21 +290,21 @@ class Structure(Distribution):
         """No nan among the keys that race, and enough of them for the algorithm to end well."""
         rows = self._rows().detach()
         status = ops.check_logits(*self._head, rows)
-        self._complain(status * (status == NOT_A_NUMBER))
+        self._raise_for_status(status * (status == NOT_A_NUMBER))
         if status.any():  # some keys are idle: see whether the others are enough
-            self._complain(ops.trace(*self._head, rows, self._row_sizes())[2])
-        elif self._may_be_stuck:
+            self._raise_for_status(ops.trace(*self._head, rows, self._row_sizes())[2])
+        elif self._may_be_infeasible:
             some = slice(None) if self._lengths is not None else slice(1)  # without lengths all items are one graph
-            self._complain(ops.trace(*self._head, rows[some], self._row_sizes())[2])
+            self._raise_for_status(ops.trace(*self._head, rows[some], self._row_sizes())[2])
 
-    def _complain(self, status: Tensor) -> None:
+    def _raise_for_status(self, status: Tensor) -> None:
         bad = status.nonzero()
         if len(bad) == 0:
             return
         where = checks.item_name(int(bad[0]), self.batch_shape)
         if status[bad[0]] == NOT_A_NUMBER:
             raise checks.NotFinite(f"{type(self).__name__}: {where} has a nan or +inf among the keys that race")
-        raise ValueError(f"{type(self).__name__}: {where} {self._stuck()}")
+        raise ValueError(f"{type(self).__name__}: {where} {self._infeasible_message()}")
 
     def _check_noise(self, noise: Tensor) -> torch.Size:
         checks.ends_in(type(self).__name__, "noise", noise.shape, self.batch_shape + self.key_shape)
@@ -314,10 +315,10 @@ class Structure(Distribution):
             raise TypeError(f"{type(self).__name__}: expected a trace (see sample_trace), got {type(trace).__name__}")
         name = type(self).__name__
         checks.ends_in(name, "a trace", trace.shape, self.batch_shape)
-        if trace.made_by(self._seal):
+        if trace.made_by(self._owner):
             return
-        checks.same_layout(name, self._layout, trace, self._looks)
-        if self._looks:
+        checks.same_layout(name, self._layout, trace, self._may_sync)
+        if self._may_sync:
             checks.trace_contents(name, trace)
         expected = self._decision_counts() if self._validate_args else None
         if expected is not None:

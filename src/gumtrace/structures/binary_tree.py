@@ -35,7 +35,7 @@ class BinaryTree(Structure):
     def support(self):  # type: ignore[override]
         return constraints.binary_tree(self.racing)
 
-    def _lay_out(self, key_shape):
+    def _trace_layout(self, key_shape):
         (n,) = key_shape
         geometry = Geometry(BINARY_TREE, n, n, 0, n, n)
         return Layout(geometry, key_shape, torch.long, _parents), None
@@ -44,12 +44,12 @@ class BinaryTree(Structure):
         """log P(X), the log-probability of the one trace that gives X."""
         self._check_value(value)
         links = value.int()
-        return self.trace_log_prob(Trace(self._layout, links[..., :0], links, self._seal))
+        return self.trace_log_prob(Trace(self._layout, links[..., :0], links, self._owner))
 
     def _decision_counts(self) -> Tensor:
         return self.racing.sum(-1)
 
-    def _decide(self, choose: Choose):
+    def _run_with(self, choose: Choose):
         parents = [-2] * self.key_shape[0]
         gaps = [(-1, self.racing.nonzero().flatten().tolist())]
         while gaps:

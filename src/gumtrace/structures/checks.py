@@ -31,7 +31,9 @@ def mask(name: str, given, logits: Tensor) -> Tensor | None:
     return given
 
 
-def lengths(name: str, given, logits: Tensor, batch_shape: torch.Size, longest: int, look: bool) -> Tensor | None:
+def lengths(
+    name: str, given, logits: Tensor, batch_shape: torch.Size, max_length: int, may_sync: bool
+) -> Tensor | None:
     if given is None:
         return None
     given = torch.as_tensor(given, device=logits.device)
@@ -40,13 +42,13 @@ def lengths(name: str, given, logits: Tensor, batch_shape: torch.Size, longest: 
     if not broadcasts(given.shape, batch_shape):
         raise ValueError(f"{name}: lengths {tuple(given.shape)} do not fit batch shape {tuple(batch_shape)}")
     given = given.long().expand(batch_shape)  # an unsigned length less one would wrap around
-    if not look:
-        return given.clamp(0, longest)  # kernels trust them
-    bad = ((given < 0) | (given > longest)).flatten().nonzero()
+    if not may_sync:
+        return given.clamp(0, max_length)  # kernels trust them
+    bad = ((given < 0) | (given > max_length)).flatten().nonzero()
     if len(bad) > 0:
         flat = int(bad[0])
         where = item_name(flat, batch_shape)
-        raise ValueError(f"{name}: {where} has length {int(given.flatten()[flat])}, not between 0 and {longest}")
+        raise ValueError(f"{name}: {where} has length {int(given.flatten()[flat])}, not between 0 and {max_length}")
     return given
 
 
@@ -62,7 +64,7 @@ def ends_in(name: str, what: str, shape: torch.Size, end: torch.Size) -> None:
         raise ValueError(f"{name}: {what} of shape {tuple(shape)} does not end in {tuple(end)}")
 
 
-def same_layout(name: str, ours: Layout, trace: Trace, look: bool) -> None:
+def same_layout(name: str, ours: Layout, trace: Trace, may_sync: bool) -> None:
     """A kernel trusts the sizes of the traces it is given, so they must come from a distribution like this one."""
     theirs = trace.layout
     a, b = ours.geometry, theirs.geometry
@@ -70,7 +72,7 @@ def same_layout(name: str, ours: Layout, trace: Trace, look: bool) -> None:
     if a.kind != EXPLICIT:  # a user's recursion has no fixed number of decisions
         fields.append("decisions")
     same = all(getattr(a, field) == getattr(b, field) for field in fields)
-    if not same or (look and a.edges is not b.edges and not torch.equal(a.edges, b.edges)):
+    if not same or (may_sync and a.edges is not b.edges and not torch.equal(a.edges, b.edges)):
         raise ValueError(f"{name}: the trace belongs to another structure, size or graph")
     if type(ours.algorithm) is not type(theirs.algorithm):
         raise ValueError(f"{name}: the trace belongs to another algorithm, {type(theirs.algorithm).__name__}")

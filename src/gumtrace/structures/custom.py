@@ -104,7 +104,7 @@ class Custom(Structure):
         first = rows[0] if len(rows) else torch.zeros(key_shape.numel())
         return torch.as_tensor(self._run(_noise(first)).value(self.algorithm)).shape
 
-    def _lay_out(self, key_shape):
+    def _trace_layout(self, key_shape):
         geometry = Geometry(EXPLICIT, key_shape.numel(), 0, 0, 0, 0)
         combined = partial(_combined, algorithm=self.algorithm, value_shape=self.event_shape)
         to_value = combined if self._combines else indicator
@@ -113,7 +113,7 @@ class Custom(Structure):
 
     def _check_feasible(self) -> None:
         status = ops.check_logits(*self._head, self._rows().detach())
-        self._complain(status * (status == NOT_A_NUMBER))
+        self._raise_for_status(status * (status == NOT_A_NUMBER))
         if self.batch_shape.numel() > 0:
             self._run(_noise(self._rows()[0]), check=True)
 
@@ -132,7 +132,7 @@ class Custom(Structure):
 
     def _trace_rows(self, rows: Tensor, shape: torch.Size) -> Trace:
         status = ops.check_logits(*self._head, rows)
-        self._complain(status * (status == NOT_A_NUMBER))
+        self._raise_for_status(status * (status == NOT_A_NUMBER))
         check, self._unchecked = self._unchecked and self._validate_args, False
         runs = [self._run(_noise(row), check=check and i == 0) for i, row in enumerate(rows)]
         return self._pack(runs, shape)
@@ -199,7 +199,7 @@ class Custom(Structure):
             layout,
             torch.from_numpy(winners).reshape(*shape, decisions).to(device),
             torch.from_numpy(links).reshape(*shape, links.shape[1]).to(device),
-            self._seal,
+            self._owner,
         )
 
 

@@ -39,13 +39,13 @@ class Matching(Structure):
     def support(self):  # type: ignore[override]
         return constraints.matching(self.racing)
 
-    def _inside(self, key_shape):
+    def _unpadded_mask(self, key_shape):
         n, m = key_shape
         if self._lengths is None or n == m:
-            return super()._inside(key_shape)
+            return super()._unpadded_mask(key_shape)
         return torch.arange(n, device=self.logits.device)[:, None] < self._lengths[..., None, None]
 
-    def _lay_out(self, key_shape):
+    def _trace_layout(self, key_shape):
         n, m = key_shape
         if n > m:
             raise ValueError(
@@ -59,7 +59,7 @@ class Matching(Structure):
         self._check_value(value)
         return matching_log_prob(*torch.broadcast_tensors(self._x, value))
 
-    def _decide(self, choose: Choose):
+    def _run_with(self, choose: Choose):
         _, m = self.key_shape
         racing = self.racing.flatten().nonzero().flatten().tolist()
         winners: list[int] = []

@@ -45,7 +45,7 @@ class Permutation(Structure):
     def _value_shape(self, key_shape):
         return key_shape + key_shape if self.matrix else key_shape
 
-    def _lay_out(self, key_shape):
+    def _trace_layout(self, key_shape):
         (d,) = key_shape
         geometry = Geometry(PERMUTATION, d, d, d, 0, d)
         dtype = self.logits.dtype if self.matrix else torch.long
@@ -62,12 +62,12 @@ class Permutation(Structure):
         position = torch.where(racing, racing.cumsum(-1) - 1, racing.shape[-1] - 1 - (~racing).cumsum(-1) + 1)
         winners = torch.empty_like(order).scatter(-1, position, order)  # the racing ones first
         winners = torch.where(torch.arange(order.shape[-1], device=order.device) < count, winners, -1).int()
-        return self.trace_log_prob(Trace(self._layout, winners, winners[..., :0], self._seal))
+        return self.trace_log_prob(Trace(self._layout, winners, winners[..., :0], self._owner))
 
     def _decision_counts(self) -> Tensor:
         return self.racing.sum(-1)
 
-    def _decide(self, choose: Choose):
+    def _run_with(self, choose: Choose):
         racing = self.racing.nonzero().flatten().tolist()
         winners: list[int] = []
         while racing:

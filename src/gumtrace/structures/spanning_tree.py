@@ -87,7 +87,7 @@ class SpanningTree(Structure):
             return constraints.sparse_forest(self.racing, self._edges, self.node_counts, self.components)
         return constraints.forest(self.racing, self.node_counts, self.components)
 
-    def _lay_out(self, key_shape):
+    def _trace_layout(self, key_shape):
         c = self.components
         if self._edges is not None:
             n = self._num_nodes
@@ -110,16 +110,16 @@ class SpanningTree(Structure):
         nodes = self._num_nodes if self.is_sparse else self.logits.shape[-1]
         return torch.full((), nodes, device=self.logits.device)
 
-    def _longest(self, key_shape):
+    def _max_length(self, key_shape):
         return self._num_nodes if self.is_sparse else min(key_shape)
 
-    def _inside(self, key_shape):
+    def _unpadded_mask(self, key_shape):
         if self._lengths is None or self._edges is None:
-            return super()._inside(key_shape)
+            return super()._unpadded_mask(key_shape)
         return (self._edges < self._lengths[..., None, None]).all(-2)  # both ends
 
     @property
-    def _may_be_stuck(self) -> bool:
+    def _may_be_infeasible(self) -> bool:
         return self.is_sparse or self.components > 1 or self.logits.shape[-1] == 0
 
     @property
@@ -146,7 +146,7 @@ class SpanningTree(Structure):
     def _decision_counts(self) -> Tensor:
         return self.node_counts - self.components
 
-    def _decide(self, choose: Choose):
+    def _run_with(self, choose: Choose):
         n = int(self.node_counts)
         racing = self.racing.flatten().nonzero().flatten().tolist()
         ends = {
@@ -162,7 +162,7 @@ class SpanningTree(Structure):
             racing = [key for key in racing if part[ends[key][0]] != part[ends[key][1]]]
         return winners, []
 
-    def _stuck(self) -> str:
+    def _infeasible_message(self) -> str:
         if self.components > 1:
             return f"is not a graph of at least {self.components} nodes in at most {self.components} connected parts"
         return "is not connected: some nodes have no path of racing edges between them (or there is no node at all)"
@@ -182,8 +182,8 @@ def _checked_edges(edge_index: Tensor, nodes: int) -> Tensor:
         kind = f"{edge_index.dtype} {tuple(edge_index.shape)}"
         raise ValueError(f"SpanningTree: edge_index must be integers (2, E), got {kind}")
     edge_index = edge_index.long()  # of which the kernels get a copy in int32
-    if ops.watched([edge_index]) and nodes > 0:
-        return edge_index.clamp(0, nodes - 1)  # kernels trust them, and nobody can look now
+    if ops.is_traced([edge_index]) and nodes > 0:
+        return edge_index.clamp(0, nodes - 1)  # kernels trust them, and values cannot be read now
     bad = ((edge_index < 0) | (edge_index >= nodes)).any(0).nonzero()
     if len(bad) > 0:
         edge = int(bad[0])

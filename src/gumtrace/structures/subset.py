@@ -22,8 +22,8 @@ class Subset(Structure):
     Args:
         logits: (*B, d).
         k: how many, an int or integers (*B,).
-        most: a bound on k where k is a tensor: traces have so many slots. By default the largest k, or d where that
-            cannot be looked up: on a GPU without checks, in torch.compile and vmap.
+        most: a bound on k where k is a tensor: traces have so many slots. By default the largest k, or d where k cannot
+            be read without synchronising or at all: on a GPU without checks, in torch.compile and vmap.
 
     The value is 0/1, (*B, d). A sample costs O(d log k), its log-probability O(d).
 
@@ -51,7 +51,7 @@ class Subset(Structure):
         if self.k.is_floating_point() or self.k.dtype == torch.bool:
             raise TypeError(f"Subset: k must be an int or an integer tensor, got {self.k.dtype}")
         self.k = self.k.long()
-        self._number = int(k) if isinstance(k, int) else None  # known without looking at a tensor
+        self._number = int(k) if isinstance(k, int) else None  # known without reading a tensor
         self._most = None if most is None else checks.integer("Subset", "most", most)
         super().__init__(logits, 1, mask, lengths, validate_args)
 
@@ -59,7 +59,7 @@ class Subset(Structure):
     def support(self):  # type: ignore[override]
         return constraints.subset(self.racing, self.k)
 
-    def _lay_out(self, key_shape):
+    def _trace_layout(self, key_shape):
         (d,) = key_shape
         if not checks.broadcasts(self.k.shape, self.batch_shape):
             raise ValueError(
@@ -72,13 +72,13 @@ class Subset(Structure):
         return Layout(geometry, key_shape, self.logits.dtype, indicator), None if self._number is not None else self.k
 
     def _highest(self, d: int) -> int:
-        """How many decisions a trace has room for, after a look at k where that is allowed."""
+        """How many decisions a trace has room for: the largest k, where k may be read."""
         if self._number is not None:
             if not 0 <= self._number <= d:
                 raise ValueError(_out_of_range("the item", self._number, d))
             return self._number
         bound = d if self._most is None else max(0, min(self._most, d))
-        if not self._looks:
+        if not self._may_sync:
             self.k = self.k.clamp(0, bound)  # kernels trust it
             return bound
         bad = ((self.k < 0) | (self.k > bound)).flatten().nonzero()
@@ -102,7 +102,7 @@ class Subset(Structure):
     def _decision_counts(self) -> Tensor:
         return self.k
 
-    def _decide(self, choose: Choose):
+    def _run_with(self, choose: Choose):
         racing = self.racing.nonzero().flatten().tolist()
         winners: list[int] = []
         while len(winners) < int(self.k):
@@ -110,7 +110,7 @@ class Subset(Structure):
             racing = [key for key in racing if key != winners[-1]]
         return winners, []
 
-    def _stuck(self) -> str:
+    def _infeasible_message(self) -> str:
         return "has fewer than k keys that race"
 
 

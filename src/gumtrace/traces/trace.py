@@ -22,8 +22,8 @@ class Layout:
     algorithm: Any = None  # of a user's recursion: only its own traces fit it
 
 
-class Seal:
-    """What a distribution knows its own traces by."""
+class _Owner:
+    """Identity token: own traces skip validation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,22 +39,22 @@ class Trace:
     layout: Layout
     choices: Tensor  # (*S, winner_slots) int32: key that won each decision, -1 for none
     links: Tensor  # (*S, link_slots) int32
-    seal: Any = None  # of the distribution that made it and need not check it
+    owner: Any = None  # token of the distribution that made it, which need not validate it
     _versions: Any = field(init=False, repr=False, default=None)  # of the tensors, when it was made
 
     def __post_init__(self) -> None:
-        if self.seal is not None:
+        if self.owner is not None:
             object.__setattr__(self, "_versions", self._current_versions())
 
     def _current_versions(self) -> list[int] | None:
         """Counts of the in-place writes to its tensors; None where torch keeps none."""
-        if ops.watched([self.choices, self.links]):
+        if ops.is_traced([self.choices, self.links]):
             return None
         return [-1 if x.is_inference() else x._version for x in (self.choices, self.links)]
 
-    def made_by(self, seal: Any) -> bool:
+    def made_by(self, owner: Any) -> bool:
         """Whether the distribution of this seal made it, and nothing was written into it since."""
-        return self.seal is seal and self._versions == self._current_versions()
+        return self.owner is owner and self._versions == self._current_versions()
 
     @property
     def value(self) -> Tensor:
@@ -94,7 +94,7 @@ class Trace:
 
     def to(self, device: torch.device | str) -> "Trace":
         """The same trace on another device."""
-        return replace(self, choices=self.choices.to(device), links=self.links.to(device), seal=None)
+        return replace(self, choices=self.choices.to(device), links=self.links.to(device), owner=None)
 
     def __getitem__(self, index) -> "Trace":
         """`trace[i]`: some of the sample and batch dimensions, indexed as a tensor's.
@@ -110,7 +110,7 @@ class Trace:
         if not any(i is Ellipsis for i in index):
             index = (*index, ...)
         choices, links = (x[(*index, slice(None))] for x in (self.choices, self.links))
-        return replace(self, choices=choices, links=links, seal=None)
+        return replace(self, choices=choices, links=links, owner=None)
 
     def __len__(self) -> int:
         """`len(trace)`: the size of the first sample or batch dimension."""
