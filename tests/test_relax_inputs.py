@@ -6,7 +6,6 @@ from common import seeded
 
 import gumtrace as gt
 from gumtrace import estimators as E
-from gumtrace.relaxations import KINDS
 
 DISTS = {  # shape of the logits, and what else
     gt.Subset: ((2, 5), {"k": 2}),
@@ -15,7 +14,7 @@ DISTS = {  # shape of the logits, and what else
     gt.SpanningTree: ((2, 4, 4), {}),
     gt.Arborescence: ((2, 4, 4), {}),
 }
-EVERY = pytest.mark.parametrize(("structure", "kind"), [(s, kind) for s in DISTS for kind in KINDS[s]])
+EVERY = pytest.mark.parametrize(("structure", "kind"), [(s, kind) for s in DISTS for kind in s.relaxations])
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 ESTIMATORS = {
     "trace": lambda: E.TraceREINFORCE(2),

@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING
 from gumtrace import diagnostics, divergences, estimators
 from gumtrace.kernels import backends
 from gumtrace.relaxations import relax
-from gumtrace.structures.arborescence import Arborescence
-from gumtrace.structures.binary_tree import BinaryTree
-from gumtrace.structures.custom import Custom
-from gumtrace.structures.matching import Matching
-from gumtrace.structures.permutation import Permutation
-from gumtrace.structures.spanning_tree import SpanningTree
-from gumtrace.structures.subset import Subset
+from gumtrace.structures import Arborescence, BinaryTree, Custom, Matching, Permutation, SpanningTree, Subset
 from gumtrace.traces.trace import Trace
 
 if TYPE_CHECKING:

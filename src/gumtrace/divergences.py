@@ -3,15 +3,12 @@
 KL(noise) ≥ KL(trace) ≥ KL(structure), as each is a function of the one before: the first two are bounds for the last.
 """
 
-from typing import Any, cast
-
 import torch
 from torch import Tensor
 
 from gumtrace.estimators.base import advantage, checked_count
-from gumtrace.kernels.kinds import SPARSE_TREE
 from gumtrace.structures.base import Structure
-from gumtrace.structures.custom import Custom
+from gumtrace.structures.checks import agree
 from gumtrace.traces.trace import Trace
 
 
@@ -97,42 +94,11 @@ def _log_prob_under(q: Structure, p: Structure, trace: Trace) -> tuple[Tensor, T
     unchecked._validate_args = False  # it would refuse traces that are impossible; what kernels trust is checked anyway
     log_q = unchecked.trace_log_prob(trace)
     possible = log_q.detach() > -torch.inf
-    if not _agree(p.racing, q.racing):  # where p is done, other keys may still race under q
-        counts, support = q._decision_counts(), cast(Any, q.support)
-        done = support.check(trace.value) if counts is None else q._count_decisions(trace) == counts
-        possible = possible & done
+    if not agree(p.racing, q.racing):  # where p is done, other keys may still race under q
+        possible = possible & q._is_complete(trace)
     return log_q, possible
 
 
 def _check_alike(name: str, p: Structure, q: Structure) -> None:
-    """That they run one algorithm on keys that mean the same; which keys race, and how fast, may differ."""
-    if type(p) is not type(q) or p.key_shape != q.key_shape:
-        raise ValueError(f"{name}: {p} and {q} are not of one kind and size")
-    a, b = p._layout.geometry, q._layout.geometry
-    nodes = (a.n, b.n) if a.kind == SPARSE_TREE else (0, 0)  # of all others the keys tell
-    if a.kind != b.kind or nodes[0] != nodes[1] or not (a.edges is b.edges or torch.equal(a.edges, b.edges)):
-        raise ValueError(f"{name}: {p} and {q} are not over the same graph")
-    settings: dict[str, tuple[Any, Any]] = {
-        "lengths": (_lengths(p), _lengths(q)),
-        **{what: (getattr(p, what, 0), getattr(q, what, 0)) for what in ("k", "components", "root")},
-    }
-    for what, (of_p, of_q) in settings.items():
-        if not _agree(torch.as_tensor(of_p), torch.as_tensor(of_q)):
-            raise ValueError(f"{name}: both must have the same {what}, got {of_p} and {of_q}")
-    if isinstance(p, Custom) and isinstance(q, Custom):
-        if type(p.algorithm) is not type(q.algorithm):
-            raise ValueError(f"{name}: {p} and {q} run different algorithms")
-        if name != "noise_kl" and not _agree(p.racing, q.racing):
-            raise ValueError(f"{name}: only the algorithm knows which runs are possible when other keys race")
-
-
-def _lengths(dist: Structure) -> Tensor | int:
-    return dist._max_length(dist.key_shape) if dist._lengths is None else dist._lengths
-
-
-def _agree(a: Tensor, b: Tensor) -> bool:
-    """Broadcast, as one prior may serve a whole batch."""
-    try:
-        return bool((a == b).all())
-    except RuntimeError:
-        return False
+    if (reason := p.mismatch(q)) is not None:
+        raise ValueError(f"{name}: {reason}")

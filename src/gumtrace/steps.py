@@ -1,19 +1,15 @@
 """A trace told decision by decision: who raced, who won, and how likely that was."""
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
-from gumtrace.kernels import kinds
 from gumtrace.kernels.cpu.members import members
 from gumtrace.structures.base import Structure
+from gumtrace.structures.words import Names
 from gumtrace.traces.trace import Trace
-
-Names = Sequence[Any]  # of keys, nodes or tokens
 
 
 @dataclass(frozen=True)
@@ -58,9 +54,9 @@ def steps(dist: Structure, trace: Trace, names: Names | None = None) -> list[Ste
     totals = dist.decision_log_totals(trace).detach().cpu().double()  # (decisions,)
     winners = trace.winners.tolist()
     raced = [keys[racing.numpy()[keys]].tolist() for keys in member_keys(trace)]
-    words = _Words(trace, names)
+    words = trace.layout.structure.words(trace, names)
     told, running = [], 0.0
-    for b in _order(trace):
+    for b in words.order():
         winner, keys = winners[b], tuple(raced[b])
         log_prob = float(logits[winner] - totals[b])
         running += log_prob
@@ -73,82 +69,3 @@ def member_keys(trace: Trace) -> list[np.ndarray]:
     return members(
         trace.layout.geometry, trace.choices.cpu().contiguous().numpy(), trace.links.cpu().contiguous().numpy()
     )
-
-
-def depth(node: int, parents: Sequence[int]) -> int:
-    """How far a node is from the root; the root's parent is -1."""
-    steps_up = 0
-    while parents[node] >= 0:
-        node = parents[node]
-        steps_up += 1
-        if steps_up > len(parents):
-            raise ValueError("the parents are no tree: they go round in a cycle")
-    return steps_up
-
-
-def _order(trace: Trace) -> list[int]:
-    taken = [b for b, winner in enumerate(trace.winners.tolist()) if winner >= 0]
-    if trace.layout.geometry.kind == kinds.BINARY_TREE:
-        parents = trace.links.tolist()
-        taken.sort(key=lambda b: (depth(b, parents), b))
-    return taken  # chains, supernodes and recursions are numbered in their order already
-
-
-class _Words:
-    """Names for keys and races."""
-
-    def __init__(self, trace: Trace, names: Names | None):
-        self.geometry = trace.layout.geometry
-        self.shape = trace.layout.event_shape
-        self.winners = trace.winners.tolist()
-        self.links = trace.links.tolist()
-        if self.geometry.kind == kinds.MATCHING:
-            rows, columns = names if names is not None else (None, None)
-            self.name, self.column = _namer(rows, "row "), _namer(columns, "column ")
-        else:
-            self.name = _namer(names, "")
-
-    def key(self, k: int) -> str:
-        kind, g = self.geometry.kind, self.geometry
-        if kind == kinds.MATCHING:
-            return f"{self.name(k // g.m)}, {self.column(k % g.m)}"
-        if kind == kinds.SPANNING_TREE:
-            return f"{self.name(k // g.n)} - {self.name(k % g.n)}"
-        if kind == kinds.SPARSE_TREE:
-            return f"{self.name(int(g.edges[0, k]))} - {self.name(int(g.edges[1, k]))}"
-        if kind == kinds.ARBORESCENCE:
-            return f"{self.name(k // g.n)} -> {self.name(k % g.n)}"
-        if kind == kinds.EXPLICIT and len(self.shape) > 1:
-            place = []
-            for size in reversed(self.shape):
-                k, i = divmod(k, size)
-                place.append(self.name(i))
-            return f"({', '.join(reversed(place))})"
-        return self.name(k)
-
-    def race(self, b: int, keys: Sequence[int]) -> str:
-        kind, g = self.geometry.kind, self.geometry
-        if kind == kinds.MATCHING:
-            return f"{_count({k // g.m for k in keys}, 'row')}, {_count({k % g.m for k in keys}, 'column')}"
-        if kind in (kinds.SPANNING_TREE, kinds.SPARSE_TREE):
-            return f"edges between {sum(w >= 0 for w in self.winners) + g.extra - b} parts"
-        if kind == kinds.ARBORESCENCE:
-            inside = [v for v in range(g.n) if self._holds(b, v)]
-            return f"edges into {self.name(b)}" if b < g.n else f"edges into {{{self._list(inside)}}}"
-        return self._list(keys) if kind != kinds.EXPLICIT else ", ".join(self.key(k) for k in keys)
-
-    def _holds(self, supernode: int, node: int) -> bool:
-        while node >= 0 and node != supernode:
-            node = self.links[node]
-        return node == supernode
-
-    def _list(self, indices: Sequence[int]) -> str:
-        return " ".join(self.name(i) for i in indices)
-
-
-def _count(things: set[int], name: str) -> str:
-    return f"{len(things)} {name}" + "s" * (len(things) != 1)
-
-
-def _namer(names: Names | None, before: str) -> Callable[[int], str]:
-    return (lambda i: f"{before}{i}") if names is None else (lambda i: str(names[i]))

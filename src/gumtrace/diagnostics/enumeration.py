@@ -1,6 +1,6 @@
 """Exact laws of small distributions."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice, product
 
@@ -9,8 +9,6 @@ from torch import Tensor
 
 from gumtrace.estimators.base import Objective, losses
 from gumtrace.structures.base import Structure
-from gumtrace.structures.custom import Custom
-from gumtrace.structures.recursion import execute
 from gumtrace.structures.replay import every_run
 from gumtrace.traces.trace import Trace
 
@@ -92,17 +90,9 @@ def enumerate_losses(name: str, dist: Structure, objective: Objective) -> list[t
 
 def _check_countable(name: str, items: Iterable[Structure]) -> None:
     """Counts the traces before any is written down: their number grows like a factorial."""
-    runs = (run for item in items for run in _runs(item))
+    runs = (run for item in items for run in every_run(item._run_with))
     if sum(1 for _ in islice(runs, MOST_TRACES + 1)) > MOST_TRACES:
         raise TooManyTraces(f"{name}: the distribution has more than {MOST_TRACES:,} traces, too many to enumerate")
-
-
-def _runs(item: Structure) -> Iterator[tuple]:
-    """Every run of the algorithm, as `enumerate_traces` makes them."""
-    if not isinstance(item, Custom):
-        return every_run(item._run_with)
-    racing = set(item.racing.flatten().nonzero().flatten().tolist())
-    return every_run(lambda choose: (execute(item.algorithm, racing, lambda part: choose(sorted(part))),))
 
 
 def _fill(value: Tensor, count: int) -> Tensor:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from gumtrace.estimators.base import Estimator, Inject, Objective, advantage, checked_leave_one_out
 from gumtrace.estimators.relaxed import relaxed
 from gumtrace.structures.base import Structure
-from gumtrace.structures.spanning_tree import SpanningTree
 
 _FAR = 2.0**60  # of noise that a critic sees: a logit at the lowest number of its dtype must not overflow in it
 
@@ -97,7 +96,7 @@ class RELAX(ControlVariate):
 
     def control(self, dist, noise, objective, context):
         noise = torch.where(dist.racing, noise.clamp(-_FAR, _FAR), 0.0)
-        if isinstance(dist, SpanningTree) and not dist.is_sparse:
+        if dist.symmetric:
             noise = noise + noise.mT
         control = self.critic(noise, context)
         want = noise.shape[: noise.dim() - len(dist.key_shape)]

@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from gumtrace.estimators.base import Estimator, Objective, advantage, checked_count
 from gumtrace.estimators.surrogates import PairwiseSurrogate
 from gumtrace.relaxations.transforms import refuse_transforms
-from gumtrace.structures.arborescence import Arborescence
 from gumtrace.structures.base import Structure
-from gumtrace.structures.spanning_tree import SpanningTree
 
 
 class SurrogateREINFORCE(Estimator):
@@ -74,22 +72,6 @@ def _entries(dist: Structure, value: Tensor) -> Tensor:
         value = torch.nn.functional.one_hot(value.clamp(min=-1) + 1, value.shape[-1] + 1).flatten(-2)
     else:
         value = value.flatten(-len(dist.event_shape))
-        if (edges := _edges(dist)) is not None:
-            value = value.index_select(-1, edges)
+        if (entries := dist.value_entries()) is not None:
+            value = value.index_select(-1, entries)
     return value.to(dist.log_rates.dtype)
-
-
-def _edges(dist: Structure) -> Tensor | None:
-    """Entries of an adjacency matrix, flattened, that are not always zero nor said twice; None for other values.
-
-    `nonzero` of a mask would wait for the device.
-    """
-    n, device = dist.key_shape[-1], dist.logits.device
-    if isinstance(dist, SpanningTree) and not dist.is_sparse:
-        i, j = torch.triu_indices(n, n, 1, device=device)
-        return i * n + j
-    if isinstance(dist, Arborescence):
-        never = torch.eye(n, dtype=torch.bool, device=device)
-        never[:, dist.root : dist.root + 1] = True
-        return never.flatten().byte().argsort(stable=True)[: max(n - 1, 0) ** 2]
-    return None

@@ -28,7 +28,7 @@ def answer(request: Request) -> dict[str, Any]:
         "structure": story.name,
         "title": story.title,
         "options": [_choices(story, options, place) for place in range(len(story.options))],
-        "picture": story.picture(options),
+        "picture": {"drawn": story.drawn, **story.picture(options)},
         "keys": [
             {"key": key, "label": run.key(key), "group": story.group(key, options), "logit": logit}
             for key, logit in zip(shown, request.logits, strict=True)

@@ -8,7 +8,7 @@ from gumtrace.traces.trace import Trace
 
 
 class SpanningTreeStory(Story):
-    name, title = "spanning-tree", "Spanning tree"
+    name, title, drawn = "spanning-tree", "Spanning tree", "spanningTree"
     rule = (
         "All edges race. One that comes in joins two parts, and edges inside the new part leave: Kruskal's algorithm."
     )
@@ -53,7 +53,7 @@ class SpanningTreeStory(Story):
 
 
 class ArborescenceStory(Story):
-    name, title = "arborescence", "Arborescence"
+    name, title, drawn = "arborescence", "Arborescence", "arborescence"
     rule = (
         "At every node but the root the edges into it race. Where the winners form a cycle, it becomes one node, and "
         "the edges into it race on: the Chu-Liu-Edmonds algorithm."

@@ -3,28 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from gumtrace.explore.graphs import ArborescenceStory, SpanningTreeStory
-from gumtrace.explore.rows import (
-    BinaryTreeStory,
-    IndependentSetStory,
-    MatchingStory,
-    PermutationStory,
-    SubsetStory,
-)
+from gumtrace import structures
 from gumtrace.explore.stories import LARGEST_LOGIT, Options, Story
+from gumtrace.structures.description import load
 
-STORIES: dict[str, Story] = {
-    story.name: story
-    for story in (
-        SubsetStory(),
-        PermutationStory(),
-        MatchingStory(),
-        SpanningTreeStory(),
-        ArborescenceStory(),
-        BinaryTreeStory(),
-        IndependentSetStory(),
-    )
-}
+_TOLD: list[Story] = [load(structure.story)() for structure in structures.ALL if structure.story is not None]
+STORIES = {story.name: story for story in _TOLD}
 SEEDS = 100_000  # 0, 1, .. below this
 REDRAWS = 10_000  # 1, 2, .. below this: seed and redraw together make a seed below 2^32
 

@@ -4,8 +4,8 @@ import torch
 
 from gumtrace.explore.stories import LETTERS, Option, Options, Run, Story, count, listed
 from gumtrace.recursions import MaximalIndependentSet
-from gumtrace.steps import Step, depth
-from gumtrace.structures.binary_tree import BinaryTree
+from gumtrace.steps import Step
+from gumtrace.structures.binary_tree import BinaryTree, depth
 from gumtrace.structures.custom import Custom
 from gumtrace.structures.matching import Matching
 from gumtrace.structures.permutation import Permutation
@@ -59,7 +59,7 @@ class PermutationStory(Story):
 
 
 class MatchingStory(Story):
-    name, title = "matching", "Matching"
+    name, title, drawn = "matching", "Matching", "matching"
     rule = "All cells race. A cell that comes in takes its row and its column out of the race."
     options = (Option("rows", 4, lambda o: (1, 6)), Option("columns", 5, lambda o: (o["rows"], 6)))
     look = 2
@@ -104,7 +104,7 @@ class MatchingStory(Story):
 
 
 class BinaryTreeStory(Story):
-    name, title = "binary-tree", "Binary tree"
+    name, title, drawn = "binary-tree", "Binary tree", "binaryTree"
     rule = "The words race. The first is the root; the words on either side of it race on among themselves."
     options = (Option("n", 7, lambda o: (1, 12)),)
     look = 3
@@ -139,7 +139,7 @@ class BinaryTreeStory(Story):
 
 
 class IndependentSetStory(Story):
-    name, title = "independent-set", "Custom"
+    name, title, drawn = "independent-set", "Custom", "independentSet"
     rule = (
         "An algorithm written as four hooks for Custom, here a random maximal independent set: the first node to come "
         "in enters the set, its neighbours leave, and so on."

@@ -62,6 +62,7 @@ class Story:
     title: ClassVar[str]
     rule: ClassVar[str]  # the algorithm, in a sentence or two
     options: ClassVar[tuple[Option, ...]]
+    drawn: ClassVar[str] = "places"  # the picture that the page draws, one of its PICTURES
     look: ClassVar[int] = 0  # seed of the logits one starts with
     first: ClassVar[int] = 0  # seed of the noise one starts with
 

@@ -12,7 +12,6 @@ from gumtrace.fuzz.oracles import Outcome
 from gumtrace.fuzz.recursions import every_run
 from gumtrace.fuzz.structures import written_out
 from gumtrace.fuzz.subject import Subject, Wrong, flat
-from gumtrace.relaxations import KINDS
 
 MOST_TRACES = 200  # of an item whose traces are all written down
 ONE_TO_ONE = ("permutation", "binary-tree")  # trace and value
@@ -104,7 +103,7 @@ def relaxed(s: Subject) -> None:
     if not (s.case.kind.relaxes and matrix and tree) or s.case.items == 0 or s.keys > 300:
         return
     rng = np.random.default_rng([s.case.seed, 7])
-    kind = str(rng.choice(KINDS[type(s.d)]))
+    kind = str(rng.choice(s.d.relaxations))
     ordinary = rng.random() < 0.6
     temperature = 10.0 ** rng.uniform(-2, 1) if ordinary else rng.choice([1e-42, 1e-38, 1e-30, 1e-5, 1e30])
     rows = np.unique(rng.integers(0, s.case.rows, 6))

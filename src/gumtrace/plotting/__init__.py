@@ -5,26 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from gumtrace.extras import require
-from gumtrace.kernels import kinds
-from gumtrace.plotting import graphs, rows
+from gumtrace.plotting import rows
 from gumtrace.plotting.curves import optimisation, variance
 from gumtrace.plotting.panels import steps
-from gumtrace.plotting.style import INK, chances, names
-from gumtrace.steps import Names
+from gumtrace.plotting.style import INK, chances
+from gumtrace.structures.description import load
+from gumtrace.structures.words import Names
 from gumtrace.traces.trace import Trace
 
 __all__ = ["decisions", "gallery", "optimisation", "steps", "structure", "variance"]
-
-_DRAWINGS = {
-    kinds.SUBSET: rows.subset,
-    kinds.PERMUTATION: rows.permutation,
-    kinds.MATCHING: rows.matching,
-    kinds.SPANNING_TREE: graphs.spanning_tree,
-    kinds.SPARSE_TREE: graphs.spanning_tree,
-    kinds.ARBORESCENCE: graphs.arborescence,
-    kinds.BINARY_TREE: graphs.binary_tree,
-    kinds.EXPLICIT: rows.decisions,
-}
 
 
 def structure(trace: Trace, *, logits=None, ax=None, title: str | None = None, labels: Names | None = None):
@@ -38,9 +27,9 @@ def structure(trace: Trace, *, logits=None, ax=None, title: str | None = None, l
 
     Returns the axes.
     """
-    geometry = trace.layout.geometry
+    drawn = trace.layout.structure
     ax = _axes(trace, ax, title)
-    _DRAWINGS[geometry.kind](ax, trace, names(geometry, labels), chances(logits, geometry.keys))
+    load(drawn.drawing)(ax, trace, drawn.words(trace, labels).labels(), chances(logits, trace.layout.geometry.keys))
     return ax
 
 

@@ -5,9 +5,10 @@ from collections import defaultdict
 
 import numpy as np
 
-from gumtrace.kernels.kinds import SPARSE_TREE
 from gumtrace.plotting.style import ACCENT, CHOSEN, FAINT, INK, MANY, PAPER, SHADES, SOFT, badge, bare, mix, node
-from gumtrace.steps import depth
+from gumtrace.structures.arborescence import supernodes
+from gumtrace.structures.binary_tree import depth
+from gumtrace.structures.words import ends as edge_ends
 from gumtrace.traces.trace import Trace
 
 
@@ -15,16 +16,14 @@ def spanning_tree(ax, trace: Trace, names, chance) -> None:
     """Nodes on a circle, the edges of the tree numbered in order of choice, the others faint."""
     geometry = trace.layout.geometry
     chosen = [k for k in trace.winners.tolist() if k >= 0]
-    if geometry.kind == SPARSE_TREE:
-        n, ends = geometry.n, [tuple(e) for e in geometry.edges.T.tolist()]
-    else:
-        n = len(chosen) + geometry.extra  # without the padding
-        ends = [divmod(k, geometry.n) for k in range(geometry.keys)]
+    listed = geometry.edges is not None  # a matrix holds each edge twice, and padding
+    n = geometry.n if listed else len(chosen) + geometry.extra
+    ends = [edge_ends(geometry, k) for k in range(geometry.keys)]
     at = circle(n)
-    usual = 0.25 if n <= MANY or geometry.kind == SPARSE_TREE else 0.0
+    usual = 0.25 if n <= MANY or listed else 0.0
     for k, (u, v) in enumerate(ends):
         strength = usual if chance is None else chance[k]
-        if max(u, v) < n and (u < v or geometry.kind == SPARSE_TREE) and strength > (0 if n <= MANY else 0.1):
+        if max(u, v) < n and (u < v or listed) and strength > (0 if n <= MANY else 0.1):
             ax.plot(*at[[u, v]].T, color=mix(SOFT, 0.12 + 0.6 * strength), linewidth=0.6 + 0.9 * strength, zorder=1)
     taken = list(at)  # places that a number must keep away from
     for k in chosen:
@@ -143,15 +142,6 @@ def _layered(parent: dict[int, int], root: int) -> tuple[dict[int, tuple[float, 
             at[v] = (float(x), -float(level))
     across, down = min(1.3, 4 / max(leaves - 1, 1)), min(1.2, 3.4 / max(deepest, 1))
     return {v: (across * x, down * y) for v, (x, y) in at.items()}, min(across, down)
-
-
-def supernodes(v: int, links: list[int]) -> list[int]:
-    """The supernodes that hold one, from the inside out."""
-    chain = []
-    while links[v] >= 0:
-        v = links[v]
-        chain.append(v)
-    return chain
 
 
 def blob(ax, strokes, radius: float, color: str) -> None:

@@ -1,15 +1,13 @@
 """A run in pictures: a small panel for each decision, and one for what they make."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gumtrace.extras import require
-from gumtrace.kernels import kinds
-from gumtrace.plotting.graphs import arrow, blob, circle, supernodes
+from gumtrace.plotting.graphs import arrow, blob, circle
 from gumtrace.plotting.rows import cells
 from gumtrace.plotting.style import (
     ACCENT,
@@ -23,12 +21,15 @@ from gumtrace.plotting.style import (
     badge,
     bare,
     mix,
-    names,
     node,
 )
-from gumtrace.steps import Names, Step, depth
+from gumtrace.steps import Step
 from gumtrace.steps import steps as tell
+from gumtrace.structures.arborescence import supernodes
 from gumtrace.structures.base import Structure
+from gumtrace.structures.binary_tree import depth
+from gumtrace.structures.description import load
+from gumtrace.structures.words import Names, Words, ends
 from gumtrace.traces.trace import Trace
 
 EARLIER = 0.5  # how much of its colour a winner of an earlier decision keeps
@@ -40,11 +41,15 @@ class Panel:
     """One decision as it is drawn, or the end of the run."""
 
     trace: Trace
-    names: Any
+    words: Words
     earlier: list[Step]  # the decisions before
     step: Step | None  # None: the run is over
     share: dict[int, float]  # of the keys that race: their chances to win
     highest: float  # of all shares of the run
+
+    @property
+    def names(self) -> Any:
+        return self.words.labels()
 
     @property
     def winner(self) -> int | None:
@@ -86,7 +91,7 @@ def steps(dist: Structure, trace: Trace, *, labels: Names | None = None, columns
         size = (WIDTH * columns, HEIGHT * rows)
         figure = require("matplotlib.pyplot", "plot").figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flat
-    draw = _DRAWINGS[trace.layout.geometry.kind]
+    draw = load(trace.layout.structure.panel)
     for place, ax in enumerate(axes):
         if place < len(panels):
             panel = panels[place]
@@ -102,38 +107,43 @@ def _panels(dist: Structure, trace: Trace, labels: Names | None) -> list[Panel]:
     x = dist.log_rates.detach().flatten().double().cpu()
     shares = [dict(zip(s.members, x[list(s.members)].softmax(-1).tolist(), strict=True)) for s in told]
     highest = max((share for race in shares for share in race.values()), default=1.0)
-    called = names(trace.layout.geometry, labels)
-    panels = [Panel(trace, called, told[:i], s, shares[i], highest) for i, s in enumerate(told)]
-    return [*panels, Panel(trace, called, told, None, {}, highest)]
+    words = trace.layout.structure.words(trace, labels)
+    panels = [Panel(trace, words, told[:i], s, shares[i], highest) for i, s in enumerate(told)]
+    return [*panels, Panel(trace, words, told, None, {}, highest)]
 
 
 def _title(panel: Panel, number: int) -> str:
     if panel.step is None:
         return "the structure"
-    kind = panel.trace.layout.geometry.kind
-    spoken = (kinds.MATCHING, kinds.SPANNING_TREE, kinds.SPARSE_TREE, kinds.ARBORESCENCE)  # races with a short name
-    return f"{number}. {panel.step.race if kind in spoken else f'{len(panel.step.members)} racing'}"
+    race = panel.step.race if panel.words.short_races else f"{len(panel.step.members)} racing"
+    return f"{number}. {race}"
 
 
 def _caption(panel: Panel) -> str:
     if panel.step is None:
         total = panel.earlier[-1].running if panel.earlier else 0.0
         return f"P(trace) = {math.exp(total):.2g}"
-    label = panel.step.label
-    if panel.trace.layout.geometry.kind == kinds.MATCHING:  # "row 2, column 3" is too long
-        i, j = divmod(panel.step.winner, panel.trace.layout.geometry.m)
-        label = f"{panel.names[0][i]}, {panel.names[1][j]}"
-    return f"{label} wins, P = {panel.step.probability:.2f}"
+    return f"{panel.words.short_key(panel.step.winner)} wins, P = {panel.step.probability:.2f}"
 
 
-# One drawing for each kind ---------------------------------------------------------------------------
+# Drawings, which structures name as their `panel` ------------------------------------------------------
 
 
-def _bars(ax, panel: Panel, caption: str) -> None:
+def bars(ax, panel: Panel, caption: str) -> None:
     """Keys side by side, as high as their chances; at the end only the order in which they won."""
+    _bars(ax, panel, caption, {k: k for k in range(panel.trace.layout.geometry.keys)})
+
+
+def places(ax, panel: Panel, caption: str) -> None:
+    """The same, with the keys in the order in which they won at the end."""
+    if panel.step is None:
+        _bars(ax, panel, caption, {k: number - 1 for k, number in panel.order.items()})
+    else:
+        bars(ax, panel, caption)
+
+
+def _bars(ax, panel: Panel, caption: str, place: dict[int, int]) -> None:
     d, order, top = panel.trace.layout.geometry.keys, panel.order, panel.highest
-    sorts = panel.step is None and panel.trace.layout.geometry.kind == kinds.PERMUTATION
-    place = {k: order[k] - 1 for k in order} if sorts else {k: k for k in range(d)}
     for k, x in place.items():
         height = 0.3 * top if panel.step is None and k in order else panel.share.get(k, 0.0)
         ax.bar(x, height, 0.74, color=panel.won(k) if k in order else panel.grey(k) if height else PAPER, zorder=2)
@@ -146,16 +156,16 @@ def _bars(ax, panel: Panel, caption: str) -> None:
     bare(ax, (-0.8, d - 0.2), (-0.24 * top, 1.25 * top), caption, equal=False)
 
 
-def _keys(ax, panel: Panel, caption: str) -> None:
+def keys(ax, panel: Panel, caption: str) -> None:
     """Of a user's recursion: bars, or squares where the keys are a matrix or more."""
-    keys, shape = panel.trace.layout.geometry.keys, panel.trace.layout.event_shape
+    total, shape = panel.trace.layout.geometry.keys, panel.trace.layout.event_shape
     if len(shape) <= 1:
-        _bars(ax, panel, caption)
+        bars(ax, panel, caption)
     else:
-        _grid(ax, panel, keys // max(shape[-1], 1), shape[-1], caption)
+        _grid(ax, panel, total // max(shape[-1], 1), shape[-1], caption)
 
 
-def _matrix(ax, panel: Panel, caption: str) -> None:
+def matrix(ax, panel: Panel, caption: str) -> None:
     """Rows and columns; what is crossed out is gone."""
     geometry = panel.trace.layout.geometry
     _grid(ax, panel, geometry.n, geometry.m, caption, panel.names)
@@ -177,26 +187,22 @@ def _grid(ax, panel: Panel, rows: int, columns: int, caption: str, sides=None) -
     bare(ax, (-1.2, columns - 0.4), (0.4 - rows, 1.2), caption)
 
 
-def _edges(ax, panel: Panel, caption: str) -> None:
+def edges(ax, panel: Panel, caption: str) -> None:
     """Nodes on a circle and the edges that still join two parts."""
     geometry = panel.trace.layout.geometry
-    sparse = geometry.kind == kinds.SPARSE_TREE
-    n = geometry.n if sparse else int((panel.trace.winners >= 0).sum()) + geometry.extra  # without the padding
-
-    def ends(key: int) -> list[int]:
-        return geometry.edges[:, key].tolist() if sparse else list(divmod(key, geometry.n))
-
+    listed = geometry.edges is not None  # a matrix has padding
+    n = geometry.n if listed else int((panel.trace.winners >= 0).sum()) + geometry.extra
     at, order = circle(n), panel.order
     for k in panel.share.keys() - order.keys():
         width = 0.5 + 2 * (panel.share[k] / panel.highest) ** 0.5
-        ax.plot(*at[ends(k)].T, color=panel.grey(k), linewidth=width, zorder=1)
+        ax.plot(*at[list(ends(geometry, k))].T, color=panel.grey(k), linewidth=width, zorder=1)
     for k in order:
-        ax.plot(*at[ends(k)].T, color=panel.won(k), linewidth=2.6, zorder=2, solid_capstyle="round")
+        ax.plot(*at[list(ends(geometry, k))].T, color=panel.won(k), linewidth=2.6, zorder=2, solid_capstyle="round")
     _nodes(ax, at, panel.names)
     bare(ax, (-1.2, 1.2), (-1.2, 1.2), caption)
 
 
-def _arrows(ax, panel: Panel, caption: str) -> None:
+def arrows(ax, panel: Panel, caption: str) -> None:
     """Nodes on a circle, the edges into one of them or into a cycle, which is shaded once it races as one."""
     geometry, links = panel.trace.layout.geometry, panel.trace.links.tolist()
     n = geometry.n
@@ -226,7 +232,7 @@ def _arrows(ax, panel: Panel, caption: str) -> None:
     bare(ax, (-1.4, 1.4), (-1.4, 1.4), caption)
 
 
-def _tokens(ax, panel: Panel, caption: str) -> None:
+def tokens(ax, panel: Panel, caption: str) -> None:
     """Tokens from left to right; those that race for a gap are level with the winner, who won hangs in the tree."""
     parents = panel.trace.links.tolist()
     level = {i: depth(i, parents) for i, parent in enumerate(parents) if parent > -2}
@@ -258,15 +264,3 @@ def _nodes(ax, at, called, root: int | None = None) -> list:
         node(ax, x, y, "" if many else called[v], radius=radius, size=7.5, **look)
         for v, ((x, y), look) in enumerate(zip(at, looks, strict=True))
     ]
-
-
-_DRAWINGS: dict[int, Callable[[Any, Panel, str], None]] = {
-    kinds.SUBSET: _bars,
-    kinds.PERMUTATION: _bars,
-    kinds.MATCHING: _matrix,
-    kinds.SPANNING_TREE: _edges,
-    kinds.SPARSE_TREE: _edges,
-    kinds.ARBORESCENCE: _arrows,
-    kinds.BINARY_TREE: _tokens,
-    kinds.EXPLICIT: _keys,
-}

@@ -3,8 +3,6 @@
 import numpy as np
 import torch
 
-from gumtrace.kernels import kinds
-
 INK = "#22292f"
 SOFT = "#7b858d"  # secondary text
 FAINT = "#dfe3e6"  # what lost
@@ -26,13 +24,6 @@ def chances(logits, keys: int) -> np.ndarray | None:
     if len(x) != keys:
         raise ValueError(f"logits of shape {tuple(torch.as_tensor(logits).shape)} do not fit a trace over {keys} keys")
     return x.sub(x.max() if len(x) else 0.0).exp().nan_to_num(0.0).numpy()
-
-
-def names(geometry: kinds.Geometry, labels):
-    """What keys, nodes or tokens are called, of a matching rows and columns; by default their numbers."""
-    if geometry.kind == kinds.MATCHING:
-        return labels or (range(geometry.n), range(geometry.m))
-    return labels or range(max(geometry.n, geometry.keys))
 
 
 def badge(ax, x: float, y: float, text, *, color: str = CHOSEN, size: float = 8.5, zorder: float = 6) -> None:

@@ -1,28 +1,10 @@
 """Soft structures: points inside the convex hull of the hard ones, smooth in the noise (stochastic softmax tricks)."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from gumtrace.relaxations.sinkhorn import permutation_matrix, sinkhorn
-from gumtrace.relaxations.subset import relax_subset
 from gumtrace.relaxations.transforms import refuse_transforms
-from gumtrace.relaxations.trees import arborescence_marginals, spanning_tree_marginals
-from gumtrace.structures.arborescence import Arborescence
 from gumtrace.structures.base import Structure
-from gumtrace.structures.matching import Matching
-from gumtrace.structures.permutation import Permutation
-from gumtrace.structures.spanning_tree import SpanningTree
-from gumtrace.structures.subset import Subset
-
-KINDS: dict[type, tuple[str, ...]] = {  # the first is the default
-    Subset: ("expfamily", "euclidean", "categorical", "binary"),
-    Permutation: ("sinkhorn",),
-    Matching: ("sinkhorn",),
-    SpanningTree: ("matrix-tree",),
-    Arborescence: ("matrix-tree",),
-}
 
 
 def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str | None = None) -> Tensor:
@@ -53,21 +35,20 @@ def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str
     dist._check_noise(noise)
     wide = noise if noise.dtype in (torch.float32, torch.float64) else noise.float()
     temperature = _checked_temperature(dist, temperature)
-    scores = _scores(dist, wide, temperature)
-    return _MAPS[type(dist)](dist, scores, kind).to(noise.dtype)
+    scores = _scores(dist, wide, temperature, kind)
+    return dist._relax(scores, kind).to(noise.dtype)
 
 
 # Scores count up to the first and temperatures down to the second: neither a score nor its gradient overflows.
 _BOUNDS = {torch.float32: (2.0**120, 2.0**-80), torch.float64: (2.0**900, 2.0**-500)}
-_COLDEST_TREE = {"cpu": 2.0**-32, "cuda": 2.0**-20}  # colder, log-weights would leave the range of their kernels
+_COLDEST = {"matrix-tree": {"cpu": 2.0**-32, "cuda": 2.0**-20}}  # below, log-weights leave the range of its kernels
 _NEAR = 2.0**40  # the temperature has a say in scores up to this: larger ones are those of a hard structure
 
 
-def _scores(dist: Structure, noise: Tensor, temperature: float | Tensor) -> Tensor:
+def _scores(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str) -> Tensor:
     """G / temperature, -inf for keys that do not race."""
     most, least = _BOUNDS[noise.dtype]
-    if isinstance(dist, (SpanningTree, Arborescence)):
-        least = _COLDEST_TREE.get(noise.device.type, least)
+    least = _COLDEST.get(kind, {}).get(noise.device.type, least)
     if torch.is_tensor(temperature):
         temperature = temperature.clamp(min=least)
         fixed = temperature.detach()
@@ -93,7 +74,7 @@ def _checked_temperature(dist: Structure, temperature: float | Tensor) -> float 
         if not temperature > 0:
             raise ValueError(f"relax: temperature must be positive, got {temperature}")
         return temperature
-    if dist._validate_args and not (temperature > 0).all():  # to look at a tensor is to wait for its device
+    if dist._validate_args and not (temperature > 0).all():  # reading a tensor synchronises
         raise ValueError(f"relax: temperature must be positive, got {temperature.min().item()}")
     if temperature.numel() == 1:
         return temperature.reshape(())
@@ -104,28 +85,12 @@ def _checked_temperature(dist: Structure, temperature: float | Tensor) -> float 
 
 
 def _checked_kind(dist: Structure, kind: str | None) -> str:
-    name = type(dist).__name__
-    if type(dist) not in KINDS:
+    name, kinds = type(dist).__name__, dist.relaxations
+    if not kinds:
         raise NotImplementedError(
             f"relax: {name} has no relaxation; take an estimator without one, TraceREINFORCE or RELAX"
         )
-    if isinstance(dist, Permutation) and not dist.matrix:
-        raise ValueError("relax: a soft permutation is a matrix; make the distribution with matrix=True")
-    if isinstance(dist, SpanningTree) and (dist.components > 1 or dist.is_sparse):
-        raise NotImplementedError(
-            "relax: there is no relaxation of spanning forests or of sparse graphs, only of dense trees"
-        )
-    kinds = KINDS[type(dist)]
+    dist._check_relaxable()
     if kind is not None and kind not in kinds:
         raise ValueError(f"relax: {name} has the kinds {', '.join(kinds)}, not {kind!r}")
     return kind or kinds[0]
-
-
-_MAPS: dict[type, Callable[..., Tensor]] = {
-    # An int where it was one: to look at a tensor is to wait for its device.
-    Subset: lambda dist, scores, kind: relax_subset(scores, dist.k if dist._number is None else dist._number, kind),
-    Permutation: lambda dist, scores, kind: permutation_matrix(scores),
-    Matching: lambda dist, scores, kind: sinkhorn(scores),
-    SpanningTree: lambda dist, scores, kind: spanning_tree_marginals(scores, dist._lengths),
-    Arborescence: lambda dist, scores, kind: arborescence_marginals(scores, dist.root, dist._lengths),
-}

@@ -5,6 +5,8 @@ map:   a cycle becomes a supernode, its inner edges leave combine:  open the cyc
 twice
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,28 @@ from gumtrace.kernels.kinds import ARBORESCENCE, Geometry
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.replay import Choose
+from gumtrace.structures.words import EdgeWords
 from gumtrace.traces.trace import Layout, Trace
+
+
+class ArborescenceWords(EdgeWords):
+    line = " -> "
+
+    def race(self, decision, keys):
+        if decision < self.geometry.n:
+            return f"edges into {self.name(decision)}"
+        links = self.trace.links.tolist()
+        inside = [v for v in range(self.geometry.n) if decision in supernodes(v, links)]
+        return f"edges into {{{' '.join(map(self.name, inside))}}}"
+
+
+def supernodes(v: int, links: Sequence[int]) -> list[int]:
+    """The supernodes that hold one, from the inside out."""
+    chain = []
+    while links[v] >= 0:
+        v = links[v]
+        chain.append(v)
+    return chain
 
 
 class Arborescence(Structure):
@@ -33,6 +56,13 @@ class Arborescence(Structure):
             [0., 0., 0.],
             [0., 1., 0.]])
     """
+
+    settings = ("root",)
+    relaxations = ("matrix-tree",)
+    words = ArborescenceWords
+    drawing = "gumtrace.plotting.graphs:arborescence"
+    panel = "gumtrace.plotting.panels:arrows"
+    story = "gumtrace.explore.graphs:ArborescenceStory"
 
     def __init__(self, logits: Tensor, root: int = 0, *, mask=None, lengths=None, validate_args: bool | None = None):
         self.root = checks.integer("Arborescence", "root", root)
@@ -57,7 +87,7 @@ class Arborescence(Structure):
                 )
         slots = max(n, 2 * n - 2)  # the nodes, and at most n - 2 cycles
         geometry = Geometry(ARBORESCENCE, n * n, slots, slots, slots, n, 0, self.root)
-        return Layout(geometry, key_shape, self.logits.dtype, _adjacency), self._lengths
+        return Layout(type(self), geometry, key_shape, self.logits.dtype, _adjacency), self._lengths
 
     @property
     def node_counts(self) -> Tensor:
@@ -111,6 +141,24 @@ class Arborescence(Structure):
 
     def _infeasible_message(self) -> str:
         return "has a node that cannot be reached from the root"
+
+    def _valid_links(self, trace: Trace) -> bool:
+        """Cycles come after the nodes and after their members."""
+        slots = trace.layout.geometry.link_slots
+        earliest = torch.arange(slots, device=trace.device).clamp(min=self.key_shape[0] - 1)
+        return checks.within(trace.links, -1, slots) and bool(((trace.links == -1) | (trace.links > earliest)).all())
+
+    def value_entries(self):
+        """The n - 1 edges into each node but the root."""
+        n, device = self.key_shape[0], self.logits.device
+        never = torch.eye(n, dtype=torch.bool, device=device)
+        never[:, self.root : self.root + 1] = True
+        return never.flatten().byte().argsort(stable=True)[: max(n - 1, 0) ** 2]
+
+    def _relax(self, scores, kind):
+        from gumtrace.relaxations.trees import arborescence_marginals
+
+        return arborescence_marginals(scores, self.root, self._lengths)
 
 
 def _around(node: int, links: list[int]) -> int:

@@ -1,21 +1,21 @@
 """What all structures share: masks and ragged batches, shapes, noise, traces, log-probabilities, conditionals,
-validation."""
+validation. In what they differ, they say by `Description`."""
 
 import warnings
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from gumtrace.kernels import ops
 from gumtrace.kernels.kinds import NOT_A_NUMBER
 from gumtrace.structures import checks
-from gumtrace.structures.replay import Choose, every_run
+from gumtrace.structures.description import Description
+from gumtrace.structures.replay import every_run
 from gumtrace.traces import formula
-from gumtrace.traces.trace import Layout, Trace, _Owner
+from gumtrace.traces.trace import Trace, _Owner
 
 
-class Structure(Distribution):
+class Structure(Description):
     """A random structure: the output of an algorithm that reads exponential noise through argmins only.
 
     Args common to all structures:
@@ -34,7 +34,6 @@ class Structure(Distribution):
     """
 
     has_rsample = False
-    _per_item: tuple[str, ...] = ("_sizes", "_lengths")  # attributes that are one for all items, (), or one each, (*B,)
 
     def __init__(self, logits: Tensor, event_dim: int, mask=None, lengths=None, validate_args: bool | None = None):
         name = type(self).__name__
@@ -60,34 +59,6 @@ class Structure(Distribution):
     def arg_constraints(self) -> dict:
         """None for torch to check: padding may hold anything, and the errors here name the item."""
         return {}
-
-    # What a structure says of itself ---------------------------------------------------------------
-
-    def _value_shape(self, key_shape: torch.Size) -> torch.Size:
-        return key_shape
-
-    def _max_length(self, key_shape: torch.Size) -> int:
-        """The greatest length an item can have."""
-        return min(key_shape) if len(key_shape) > 0 else 0  # `default=` is not traced by torch.compile
-
-    def _trace_layout(self, key_shape: torch.Size) -> tuple[Layout, Tensor | None]:
-        """The layout of traces, and the size of each item that its kernel needs (k, or a number of nodes), (*B,); None
-        where all items have the layout's."""
-        raise NotImplementedError
-
-    def _run_with(self, choose: Choose) -> tuple[list[int], list[int]]:
-        """Run the algorithm of an unbatched item with `choose` in place of the argmin; returns winners and links. For
-        enumeration."""
-        raise NotImplementedError
-
-    @property
-    def _may_be_infeasible(self) -> bool:
-        """Whether the algorithm may fail though all keys race."""
-        return False
-
-    def _infeasible_message(self) -> str:
-        """What it means that the algorithm of an item cannot be completed. Most can always be."""
-        return "cannot be completed"
 
     # Shapes ----------------------------------------------------------------------------------------
 
@@ -142,11 +113,6 @@ class Structure(Distribution):
     def _items(self, sample_shape) -> tuple[torch.Size, int]:
         shape = torch.Size(sample_shape) + self.batch_shape
         return shape, shape.numel()
-
-    @property
-    def key_shape(self) -> torch.Size:
-        """Of the keys: what logits and noise have behind the batch shape."""
-        return self._layout.event_shape
 
     @property
     def log_rates(self) -> Tensor:
@@ -276,16 +242,6 @@ class Structure(Distribution):
         """Whether results may be read: always on the CPU; on another device that synchronises, so only for checks."""
         return self._validate_args or (self.logits.device.type == "cpu" and not ops.is_traced([self.logits]))
 
-    def _unpadded_mask(self, key_shape: torch.Size) -> Tensor | None:
-        """Keys none of whose indices lies in the padding."""
-        if self._lengths is None:
-            return None
-        keep = torch.ones((), dtype=torch.bool, device=self.logits.device)
-        for axis, size in enumerate(key_shape):
-            index = torch.arange(size, device=self.logits.device).view(-1, *[1] * (len(key_shape) - axis - 1))
-            keep = keep & (index < self._lengths[(..., *[None] * len(key_shape))])
-        return keep
-
     def _check_feasible(self) -> None:
         """No nan among the keys that race, and enough of them for the algorithm to end well."""
         rows = self._rows().detach()
@@ -318,21 +274,15 @@ class Structure(Distribution):
         if trace.made_by(self._owner):
             return
         checks.same_layout(name, self._layout, trace, self._may_sync)
-        if self._may_sync:
-            checks.trace_contents(name, trace)
+        keys = trace.layout.geometry.keys  # a trace is a public object, and anyone may write into it
+        if self._may_sync and not (checks.within(trace.choices, -1, keys) and self._valid_links(trace)):
+            raise ValueError(f"{name}: the trace holds numbers that are no keys or decisions")
         expected = self._decision_counts() if self._validate_args else None
         if expected is not None:
             wrong = (self._count_decisions(trace) != expected).flatten().nonzero()
             if len(wrong) > 0:
                 where = checks.item_name(int(wrong[0]), self.batch_shape)
                 raise ValueError(f"{name}: the trace of {where} belongs to an item of another size")
-
-    def _decision_counts(self) -> Tensor | None:
-        """How many decisions each item has, (*B,) or (); None where that depends on the run."""
-        return None
-
-    def _count_decisions(self, trace: Trace) -> Tensor:
-        return (trace.winners >= 0).sum(-1)
 
     def _check_value(self, value: Tensor) -> None:
         """The shape always, for kernels trust it; the support if arguments are validated."""

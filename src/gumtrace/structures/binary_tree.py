@@ -4,6 +4,8 @@ stop:  no token is left                  split:  one race in each gap between th
 map:   the winners split their gaps      combine:  winners point to the winner whose gap they split
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,26 @@ from gumtrace import constraints
 from gumtrace.kernels.kinds import BINARY_TREE, Geometry
 from gumtrace.structures.base import Structure
 from gumtrace.structures.replay import Choose
+from gumtrace.structures.words import Words
 from gumtrace.traces.trace import Layout, Trace
+
+
+class BinaryTreeWords(Words):
+    def order(self):
+        """Breadth first."""
+        parents = self.trace.links.tolist()
+        return sorted(super().order(), key=lambda node: (depth(node, parents), node))
+
+
+def depth(node: int, parents: Sequence[int]) -> int:
+    """How far a node is from the root; the root's parent is -1."""
+    steps_up = 0
+    while parents[node] >= 0:
+        node = parents[node]
+        steps_up += 1
+        if steps_up > len(parents):
+            raise ValueError("the parents are no tree: they go round in a cycle")
+    return steps_up
 
 
 class BinaryTree(Structure):
@@ -28,6 +49,12 @@ class BinaryTree(Structure):
     tensor([ 1, -1,  3,  1])
     """
 
+    has_log_prob = True
+    words = BinaryTreeWords
+    drawing = "gumtrace.plotting.graphs:binary_tree"
+    panel = "gumtrace.plotting.panels:tokens"
+    story = "gumtrace.explore.rows:BinaryTreeStory"
+
     def __init__(self, logits: Tensor, *, mask=None, lengths=None, validate_args: bool | None = None):
         super().__init__(logits, 1, mask, lengths, validate_args)
 
@@ -38,7 +65,7 @@ class BinaryTree(Structure):
     def _trace_layout(self, key_shape):
         (n,) = key_shape
         geometry = Geometry(BINARY_TREE, n, n, 0, n, n)
-        return Layout(geometry, key_shape, torch.long, _parents), None
+        return Layout(type(self), geometry, key_shape, torch.long, _parents), None
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(X), the log-probability of the one trace that gives X."""

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.kinds import ARBORESCENCE, EXPLICIT
 from gumtrace.traces.trace import Layout, Trace
 
 
@@ -69,7 +68,7 @@ def same_layout(name: str, ours: Layout, trace: Trace, may_sync: bool) -> None:
     theirs = trace.layout
     a, b = ours.geometry, theirs.geometry
     fields = ["kind", "keys", "n", "m", "extra"]
-    if a.kind != EXPLICIT:  # a user's recursion has no fixed number of decisions
+    if ours.algorithm is None:  # a user's has no fixed number of decisions
         fields.append("decisions")
     same = all(getattr(a, field) == getattr(b, field) for field in fields)
     if not same or (may_sync and a.edges is not b.edges and not torch.equal(a.edges, b.edges)):
@@ -81,28 +80,8 @@ def same_layout(name: str, ours: Layout, trace: Trace, may_sync: bool) -> None:
         raise ValueError(f"{name}: the trace has {slots} slots for choices and links, not as its layout says")
 
 
-def trace_contents(name: str, trace: Trace) -> None:
-    """That its integers are keys, decisions and groups: a trace is a public object, and anyone may write into it."""
-    g = trace.layout.geometry
-    right = _within(trace.choices, -1, g.keys)
-    if g.kind == ARBORESCENCE and right:  # cycles come after the nodes and after their members
-        slots = torch.arange(g.link_slots, device=trace.device).clamp(min=g.n - 1)
-        right = _within(trace.links, -1, g.link_slots) and bool(((trace.links == -1) | (trace.links > slots)).all())
-    elif g.kind == EXPLICIT and right:
-        groups = (g.link_slots - g.keys) // 2
-        of_key, parent, decision = trace.links.split([g.keys, groups, groups], -1)
-        earlier = bool((parent < torch.arange(groups, device=trace.device)).all())
-        right = (
-            _within(of_key, -2, groups)
-            and _within(parent, -1, groups)
-            and earlier
-            and _within(decision, -1, g.decisions)
-        )
-    if not right:
-        raise ValueError(f"{name}: the trace holds numbers that are no keys or decisions")
-
-
-def _within(x: Tensor, low: int, high: int) -> bool:
+def within(x: Tensor, low: int, high: int) -> bool:
+    """low <= x < high everywhere."""
     return x.numel() == 0 or bool((x.min() >= low) & (x.max() < high))
 
 
@@ -120,3 +99,11 @@ def _kind_of(x) -> str:
 
 def broadcasts(shape: torch.Size, to: torch.Size) -> bool:
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
+
+
+def agree(a: Tensor, b: Tensor) -> bool:
+    """Equal once broadcast, as one distribution may stand for a whole batch."""
+    try:
+        return bool((a == b).all())
+    except RuntimeError:
+        return False

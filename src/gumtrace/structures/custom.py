@@ -27,11 +27,25 @@ from gumtrace.structures.recursion import (
     started,
 )
 from gumtrace.structures.replay import Choose, every_run
+from gumtrace.structures.words import Words
 from gumtrace.traces.trace import Layout, Trace, indicator
 
 NOT_OURS = (
     "Custom: the algorithm does not make this trace: it was written into, or a hook depends on more than its arguments"
 )
+
+
+class CustomWords(Words):
+    """Keys are indices into an event of any shape."""
+
+    def key(self, key):
+        shape = self.trace.layout.event_shape
+        if len(shape) <= 1:
+            return self.name(key)
+        return f"({', '.join(self.name(int(i)) for i in np.unravel_index(key, shape))})"
+
+    def race(self, decision, keys):
+        return ", ".join(map(self.key, keys))
 
 
 class Custom(Structure):
@@ -62,6 +76,9 @@ class Custom(Structure):
     >>> torch.allclose(d.trace_log_prob(d.enumerate_traces()), d.logits.log_softmax(-1))
     True
     """
+
+    words = CustomWords
+    story = "gumtrace.explore.rows:IndependentSetStory"
 
     def __init__(
         self,
@@ -108,7 +125,7 @@ class Custom(Structure):
         geometry = Geometry(EXPLICIT, key_shape.numel(), 0, 0, 0, 0)
         combined = partial(_combined, algorithm=self.algorithm, value_shape=self.event_shape)
         to_value = combined if self._combines else indicator
-        layout = Layout(geometry, key_shape, self.logits.dtype, to_value, self.algorithm)
+        layout = Layout(type(self), geometry, key_shape, self.logits.dtype, to_value, self.algorithm)
         return layout, None
 
     def _check_feasible(self) -> None:
@@ -167,15 +184,32 @@ class Custom(Structure):
             raise ValueError(
                 f"Custom.enumerate_traces works on one item, this batch has shape {tuple(self.batch_shape)}"
             )
-        racing = set(self.racing.flatten().nonzero().flatten().tolist())
-
-        def decide(choose: Choose) -> tuple[Run]:
-            run = execute(self.algorithm, racing, lambda part: choose(sorted(part)))
+        racing, runs = self._racing_keys(), [run for (run,) in every_run(self._run_with)]
+        for run in runs:
             check_repeatable(self.algorithm, racing, run)
-            return (run,)
-
-        runs = [run for (run,) in every_run(decide)]
         return self._pack(runs, torch.Size([len(runs)]))
+
+    def _run_with(self, choose: Choose) -> tuple[Run]:
+        return (execute(self.algorithm, self._racing_keys(), lambda part: choose(sorted(part))),)
+
+    def _racing_keys(self) -> set[int]:
+        """Of an unbatched item."""
+        return set(self.racing.flatten().nonzero().flatten().tolist())
+
+    def _is_complete(self, trace: Trace):
+        raise ValueError("Custom: only the algorithm knows which runs are possible when other keys race")
+
+    def _valid_links(self, trace: Trace) -> bool:
+        """The group of each key, then for each group the one it extends, an earlier one, and its decision."""
+        g = trace.layout.geometry
+        groups = (g.link_slots - g.keys) // 2
+        of_key, parent, decision = trace.links.split([g.keys, groups, groups], -1)
+        return (
+            checks.within(of_key, -2, groups)
+            and checks.within(parent, -1, groups)
+            and bool((parent < torch.arange(groups, device=trace.device)).all())
+            and checks.within(decision, -1, g.decisions)
+        )
 
     def _pack(self, runs: list[Run], shape: torch.Size) -> Trace:
         """Runs differ in their numbers of decisions and groups: short ones are filled up with -1."""

@@ -12,7 +12,34 @@ from gumtrace.kernels.kinds import MATCHING, Geometry
 from gumtrace.structures.base import Structure
 from gumtrace.structures.exact import matching_log_prob
 from gumtrace.structures.replay import Choose
+from gumtrace.structures.words import Words
 from gumtrace.traces.trace import Layout, indicator
+
+
+class MatchingWords(Words):
+    """`names` is a pair, of rows and of columns."""
+
+    short_races = True
+
+    def labels(self):
+        return (range(self.geometry.n), range(self.geometry.m)) if self.names is None else self.names
+
+    def key(self, key):
+        row, column = divmod(key, self.geometry.m)
+        return f"row {row}, column {column}" if self.names is None else self.short_key(key)
+
+    def short_key(self, key):
+        row, column = divmod(key, self.geometry.m)
+        rows, columns = self.labels()
+        return f"{rows[row]}, {columns[column]}"
+
+    def race(self, decision, keys):
+        m = self.geometry.m
+        return f"{_count({key // m for key in keys}, 'row')}, {_count({key % m for key in keys}, 'column')}"
+
+
+def _count(things: set[int], name: str) -> str:
+    return f"{len(things)} {name}" + "s" * (len(things) != 1)
 
 
 class Matching(Structure):
@@ -31,6 +58,13 @@ class Matching(Structure):
     tensor([[0., 1., 0.],
             [1., 0., 0.]])
     """
+
+    has_log_prob = True
+    relaxations = ("sinkhorn",)
+    words = MatchingWords
+    drawing = "gumtrace.plotting.rows:matching"
+    panel = "gumtrace.plotting.panels:matrix"
+    story = "gumtrace.explore.rows:MatchingStory"
 
     def __init__(self, logits: Tensor, *, mask=None, lengths=None, validate_args: bool | None = None):
         super().__init__(logits, 2, mask, lengths, validate_args)
@@ -52,7 +86,7 @@ class Matching(Structure):
                 f"Matching: needs at least as many columns as rows, got {n} rows and {m} columns; transpose the logits"
             )
         geometry = Geometry(MATCHING, n * m, n, n, 0, n, m)
-        return Layout(geometry, key_shape, self.logits.dtype, indicator), None
+        return Layout(type(self), geometry, key_shape, self.logits.dtype, indicator), None
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(X), summed over all orders in which its entries can be chosen: 2^n states."""
@@ -68,3 +102,8 @@ class Matching(Structure):
             row, col = divmod(winners[-1], m)
             racing = [key for key in racing if key // m != row and key % m != col]
         return winners, []
+
+    def _relax(self, scores, kind):
+        from gumtrace.relaxations.sinkhorn import sinkhorn
+
+        return sinkhorn(scores)

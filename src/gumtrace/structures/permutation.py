@@ -32,6 +32,12 @@ class Permutation(Structure):
     tensor(True)
     """
 
+    has_log_prob = True
+    relaxations = ("sinkhorn",)
+    drawing = "gumtrace.plotting.rows:permutation"
+    panel = "gumtrace.plotting.panels:places"
+    story = "gumtrace.explore.rows:PermutationStory"
+
     def __init__(
         self, logits: Tensor, matrix: bool = False, *, mask=None, lengths=None, validate_args: bool | None = None
     ):
@@ -49,7 +55,7 @@ class Permutation(Structure):
         (d,) = key_shape
         geometry = Geometry(PERMUTATION, d, d, d, 0, d)
         dtype = self.logits.dtype if self.matrix else torch.long
-        return Layout(geometry, key_shape, dtype, _matrix_of if self.matrix else _vector_of), None
+        return Layout(type(self), geometry, key_shape, dtype, _matrix_of if self.matrix else _vector_of), None
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(X), the log-probability of the one trace that gives X."""
@@ -74,6 +80,15 @@ class Permutation(Structure):
             winners.append(choose(racing))
             racing = [key for key in racing if key != winners[-1]]
         return winners, []
+
+    def _check_relaxable(self):
+        if not self.matrix:
+            raise ValueError("relax: a soft permutation is a matrix; make the distribution with matrix=True")
+
+    def _relax(self, scores, kind):
+        from gumtrace.relaxations.sinkhorn import permutation_matrix
+
+        return permutation_matrix(scores)
 
 
 def _vector_of(trace: Trace) -> Tensor:

@@ -14,7 +14,14 @@ from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.exact import spanning_tree_log_prob
 from gumtrace.structures.replay import Choose
+from gumtrace.structures.words import EdgeWords
 from gumtrace.traces.trace import Layout, indicator
+
+
+class SpanningTreeWords(EdgeWords):
+    def race(self, decision, keys):
+        parts = int((self.trace.winners >= 0).sum()) + self.geometry.extra - decision
+        return f"edges between {parts} parts"
 
 
 class SpanningTree(Structure):
@@ -36,6 +43,15 @@ class SpanningTree(Structure):
     >>> SpanningTree(torch.zeros(4, 4), components=2).sample().sum().item() / 2
     2.0
     """
+
+    settings = ("components",)
+    has_log_prob = True
+    symmetric = True
+    relaxations = ("matrix-tree",)
+    words = SpanningTreeWords
+    drawing = "gumtrace.plotting.graphs:spanning_tree"
+    panel = "gumtrace.plotting.panels:edges"
+    story = "gumtrace.explore.graphs:SpanningTreeStory"
 
     def __init__(
         self, logits: Tensor, components: int = 1, *, mask=None, lengths=None, validate_args: bool | None = None
@@ -72,6 +88,7 @@ class SpanningTree(Structure):
         tensor([0., 1., 1., 1.])
         """
         self = cls.__new__(cls)
+        self.has_log_prob = self.symmetric = False
         self.components = _checked_components(components)
         self._num_nodes = checks.integer("SpanningTree", "num_nodes", num_nodes)
         self._edges = _checked_edges(edge_index, self._num_nodes)
@@ -94,13 +111,13 @@ class SpanningTree(Structure):
             steps = max(n - c, 0)
             edges = self._edges.to("cpu", torch.int32).contiguous()
             geometry = Geometry(SPARSE_TREE, key_shape[0], steps, steps, 0, n, 0, c, edges)
-            return Layout(geometry, key_shape, self.logits.dtype, indicator), self._lengths
+            return Layout(type(self), geometry, key_shape, self.logits.dtype, indicator), self._lengths
         n, m = key_shape
         if n != m:
             raise ValueError(f"SpanningTree: logits must be square, got {n} x {m}")
         steps = max(n - c, 0)
         geometry = Geometry(SPANNING_TREE, n * n, steps, steps, 0, n, 0, c)
-        return Layout(geometry, key_shape, self.logits.dtype, indicator), self._lengths
+        return Layout(type(self), geometry, key_shape, self.logits.dtype, indicator), self._lengths
 
     @property
     def node_counts(self) -> Tensor:
@@ -166,6 +183,25 @@ class SpanningTree(Structure):
         if self.components > 1:
             return f"is not a graph of at least {self.components} nodes in at most {self.components} connected parts"
         return "is not connected: some nodes have no path of racing edges between them (or there is no node at all)"
+
+    def value_entries(self):
+        """The upper triangle."""
+        if self.is_sparse:
+            return None
+        n = self.key_shape[0]
+        i, j = torch.triu_indices(n, n, 1, device=self.logits.device)
+        return i * n + j
+
+    def _check_relaxable(self):
+        if self.components > 1 or self.is_sparse:
+            raise NotImplementedError(
+                "relax: there is no relaxation of spanning forests or of sparse graphs, only of dense trees"
+            )
+
+    def _relax(self, scores, kind):
+        from gumtrace.relaxations.trees import spanning_tree_marginals
+
+        return spanning_tree_marginals(scores, self._lengths)
 
 
 def _checked_components(components: int) -> int:

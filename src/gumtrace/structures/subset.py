@@ -36,6 +36,12 @@ class Subset(Structure):
     """
 
     _per_item = ("_sizes", "_lengths", "k")
+    settings = ("k",)
+    has_log_prob = True
+    relaxations = ("expfamily", "euclidean", "categorical", "binary")
+    drawing = "gumtrace.plotting.rows:subset"
+    panel = "gumtrace.plotting.panels:bars"
+    story = "gumtrace.explore.rows:SubsetStory"
 
     def __init__(
         self,
@@ -69,7 +75,9 @@ class Subset(Structure):
             self.k = self.k.expand(self.batch_shape)
         high = self._highest(d)
         geometry = Geometry(SUBSET, d, high, high, 0, high)
-        return Layout(geometry, key_shape, self.logits.dtype, indicator), None if self._number is not None else self.k
+        return Layout(
+            type(self), geometry, key_shape, self.logits.dtype, indicator
+        ), None if self._number is not None else self.k
 
     def _highest(self, d: int) -> int:
         """How many decisions a trace has room for: the largest k, where k may be read."""
@@ -112,6 +120,12 @@ class Subset(Structure):
 
     def _infeasible_message(self) -> str:
         return "has fewer than k keys that race"
+
+    def _relax(self, scores, kind):
+        from gumtrace.relaxations.subset import relax_subset
+
+        k = self.k if self._number is None else self._number  # an int where it was one: reading a tensor synchronises
+        return relax_subset(scores, k, kind)
 
 
 def _out_of_range(where: str, k: int, bound: int) -> str:

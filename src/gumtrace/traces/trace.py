@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from gumtrace.kernels import ops
-from gumtrace.kernels.kinds import BINARY_TREE, Geometry
+from gumtrace.kernels.kinds import Geometry
 
 
 @dataclass(frozen=True)
 class Layout:
     """What a structure's traces have in common: the kernels' view of an event, and how a trace becomes a value."""
 
+    structure: type[Any]  # the distribution's class, which says how its traces are named and drawn
     geometry: Geometry
     event_shape: torch.Size  # of the keys: logits and G
     dtype: torch.dtype  # of 0/1 values
@@ -64,10 +65,15 @@ class Trace:
     @property
     def winners(self) -> Tensor:
         """(*S, decisions) long: the key that won each decision, -1 where there was none."""
-        if self.layout.geometry.kind == BINARY_TREE:
+        if self._links_only:
             nodes = torch.arange(self.links.shape[-1], device=self.links.device)
             return torch.where(self.links >= -1, nodes, -1)
         return self.choices.long()
+
+    @property
+    def _links_only(self) -> bool:
+        """Whether decisions are the keys themselves: winners then need no slots, and links say all (a binary tree)."""
+        return self.layout.geometry.winner_slots < self.layout.geometry.decisions
 
     @property
     def shape(self) -> torch.Size:
@@ -88,7 +94,7 @@ class Trace:
         """(*S) bool: the same decisions. Supernodes of an arborescence are numbered by the decisions alone, so there
         it is the same set."""
         same = _same_rows(self.choices, other.choices)
-        if self.layout.geometry.kind == BINARY_TREE:
+        if self._links_only:
             same = same & _same_rows(self.links, other.links)
         return same
 

@@ -7,15 +7,7 @@ import { Race } from "./race.js";
 import { binaryTree, matching, places } from "./rows.js";
 import { TraceTable } from "./table.js";
 
-const PICTURES = {
-  subset: places,
-  permutation: places,
-  matching,
-  "spanning-tree": spanningTree,
-  arborescence,
-  "binary-tree": binaryTree,
-  "independent-set": independentSet,
-};
+const PICTURES = { arborescence, binaryTree, independentSet, matching, places, spanningTree }; // a story names one of them
 
 // `listener`: whose keys are the explorer's, the whole document or the explorer alone. `first`: what to open, as `open` takes it.
 // `tell(asked, run, at)` is called whenever something else is shown.
@@ -109,7 +101,7 @@ class Explorer {
     this.before = run.redraw != null && butForRedraw(this.shown) === butForRedraw(shown) ? this.run.noise : null;
     this.run = run;
     this.shown = shown;
-    this.drawn = PICTURES[run.structure](run);
+    this.drawn = PICTURES[run.picture.drawn](run);
     this.picture.replaceChildren(this.drawn.picture);
     this.settings();
     this.go(at);

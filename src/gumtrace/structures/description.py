@@ -1,0 +1,141 @@
+"""What a structure says of itself. A structure's file overrides what differs, and no other module asks for its type."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from gumtrace.structures import checks
+from gumtrace.structures.replay import Choose
+from gumtrace.structures.words import Words
+from gumtrace.traces.trace import Layout, Trace
+
+
+class Description(Distribution):
+    """The attributes and hooks in which structures differ, each with what holds for most of them.
+
+    What is imported only when used is named as "module:object": the modules are of higher layers, and some need an
+    extra.
+    """
+
+    settings: ClassVar[Sequence[str]] = ()  # attributes, besides lengths, that make it another distribution
+    has_log_prob: bool = False  # whether `log_prob` of a structure is known
+    symmetric: bool = False  # keys (u, v) and (v, u) are one edge: values and critics' noise are symmetric matrices
+    relaxations: ClassVar[Sequence[str]] = ()  # kinds that `gumtrace.relax` takes, the default first
+    words: ClassVar[type[Words]] = Words  # for the keys and races of a trace
+    drawing: ClassVar[str] = "gumtrace.plotting.rows:decisions"  # of a trace: (axes, trace, labels, chances of keys)
+    panel: ClassVar[str] = "gumtrace.plotting.panels:keys"  # of a decision: (axes, panel, caption)
+    story: ClassVar[str | None] = None  # its `Story` in the explorer
+    _per_item: ClassVar[Sequence[str]] = ("_sizes", "_lengths")  # attributes that are one for all items, (), or (*B,)
+
+    logits: Tensor
+    _lengths: Tensor | None
+    _layout: Layout
+
+    # Shapes ----------------------------------------------------------------------------------------
+
+    @property
+    def key_shape(self) -> torch.Size:
+        """Of the keys: what logits and noise have behind the batch shape."""
+        return self._layout.event_shape
+
+    def _value_shape(self, key_shape: torch.Size) -> torch.Size:
+        return key_shape
+
+    def _max_length(self, key_shape: torch.Size) -> int:
+        """The greatest length an item can have."""
+        return min(key_shape) if len(key_shape) > 0 else 0  # `default=` is not traced by torch.compile
+
+    def _unpadded_mask(self, key_shape: torch.Size) -> Tensor | None:
+        """Keys none of whose indices lies in the padding."""
+        if self._lengths is None:
+            return None
+        keep = torch.ones((), dtype=torch.bool, device=self.logits.device)
+        for axis, size in enumerate(key_shape):
+            index = torch.arange(size, device=self.logits.device).view(-1, *[1] * (len(key_shape) - axis - 1))
+            keep = keep & (index < self._lengths[(..., *[None] * len(key_shape))])
+        return keep
+
+    def _trace_layout(self, key_shape: torch.Size) -> tuple[Layout, Tensor | None]:
+        """The layout of traces, and the size of each item that its kernel needs (k, or a number of nodes), (*B,); None
+        where all items have the layout's."""
+        raise NotImplementedError
+
+    def value_entries(self) -> Tensor | None:
+        """Indices into a flattened 0/1 value of the entries that are neither always 0 nor copies of another; None for
+        all of them. The same whatever is masked, and found without synchronising, as `nonzero` of a mask would."""
+        return None
+
+    # The algorithm ---------------------------------------------------------------------------------
+
+    def _run_with(self, choose: Choose) -> tuple:
+        """Run the algorithm of an unbatched item with `choose` in place of the argmin; returns winners and links. For
+        enumeration."""
+        raise NotImplementedError
+
+    @property
+    def _may_be_infeasible(self) -> bool:
+        """Whether the algorithm may fail though all keys race."""
+        return False
+
+    def _infeasible_message(self) -> str:
+        """What it means that the algorithm of an item cannot be completed. Most can always be."""
+        return "cannot be completed"
+
+    def _decision_counts(self) -> Tensor | None:
+        """How many decisions each item has, (*B,) or (); None where that depends on the run."""
+        return None
+
+    def _count_decisions(self, trace: Trace) -> Tensor:
+        return (trace.winners >= 0).sum(-1)
+
+    def _is_complete(self, trace: Trace) -> Tensor:
+        """(*S) bool: whether runs made with other keys racing leave nothing to decide here."""
+        counts = self._decision_counts()
+        if counts is None:
+            return cast(Any, self.support).check(trace.value)
+        return self._count_decisions(trace) == counts
+
+    def _valid_links(self, trace: Trace) -> bool:
+        """Whether its links are numbers that the kernels can follow. A chain has none."""
+        return True
+
+    # Comparisons -----------------------------------------------------------------------------------
+
+    def mismatch(self, other: "Description") -> str | None:
+        """Why this and another distribution are not over the same traces, None if they are: one algorithm on keys that
+        mean the same. Which keys race, and how fast, may differ."""
+        if type(self) is not type(other) or self.key_shape != other.key_shape:
+            return f"{self} and {other} are not of one kind and size"
+        ours, theirs = self._layout.geometry, other._layout.geometry
+        if ours.edges is not None and (ours.n != theirs.n or not torch.equal(ours.edges, theirs.edges)):
+            return f"{self} and {other} are not over the same graph"
+        compared = {"lengths": (self._item_lengths(), other._item_lengths())}
+        compared |= {name: (getattr(self, name), getattr(other, name)) for name in self.settings}
+        for name, (a, b) in compared.items():
+            if not checks.agree(torch.as_tensor(a), torch.as_tensor(b)):
+                return f"both must have the same {name}, got {a} and {b}"
+        if type(self._layout.algorithm) is not type(other._layout.algorithm):
+            return f"{self} and {other} run different algorithms"
+        return None
+
+    def _item_lengths(self) -> Tensor | int:
+        return self._max_length(self.key_shape) if self._lengths is None else self._lengths
+
+    # Relaxations -----------------------------------------------------------------------------------
+
+    def _check_relaxable(self) -> None:
+        """Raises where this one distribution has no relaxation though others of the structure do."""
+
+    def _relax(self, scores: Tensor, kind: str) -> Tensor:
+        """The soft value for scores G / temperature, -inf at keys that do not race; `kind` is one of `relaxations`."""
+        raise NotImplementedError
+
+
+def load(name: str) -> Any:
+    """What a description names as "module:object"."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)

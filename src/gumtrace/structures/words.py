@@ -1,0 +1,63 @@
+"""Names for the keys and races of a trace, as `gumtrace.steps`, pictures and the explorer show them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gumtrace.kernels.kinds import Geometry
+from gumtrace.traces.trace import Trace
+
+Names = Sequence[Any]  # of keys, nodes or tokens
+
+
+class Words:
+    """What the keys and races of one trace are called. Here for keys in a row; structures with other keys override it.
+
+    Args:
+        names: what keys, nodes or tokens are called. Default: their numbers.
+    """
+
+    short_races = False  # whether `race` fits above a small picture
+
+    def __init__(self, trace: Trace, names: Names | None = None):
+        self.trace, self.names = trace, names
+        self.geometry = trace.layout.geometry
+
+    def name(self, i: int) -> str:
+        return str(i if self.names is None else self.names[i])
+
+    def key(self, key: int) -> str:
+        return self.name(key)
+
+    def short_key(self, key: int) -> str:
+        """The key where there is little room."""
+        return self.key(key)
+
+    def race(self, decision: int, keys: Sequence[int]) -> str:
+        """Who raced in a decision, given the keys that did."""
+        return " ".join(self.name(key) for key in keys)
+
+    def order(self) -> list[int]:
+        """The decisions in the order in which they are taken: chains, supernodes and recursions are numbered so."""
+        return [b for b, winner in enumerate(self.trace.winners.tolist()) if winner >= 0]
+
+    def labels(self) -> Any:
+        """The names that a picture writes beside keys, nodes or tokens."""
+        return range(max(self.geometry.n, self.geometry.keys)) if self.names is None else self.names
+
+
+class EdgeWords(Words):
+    """Keys are edges between named nodes."""
+
+    short_races = True
+    line = " - "  # between the two ends
+
+    def key(self, key: int) -> str:
+        return self.line.join(self.name(node) for node in ends(self.geometry, key))
+
+
+def ends(geometry: Geometry, key: int) -> tuple[int, int]:
+    """The nodes that an edge joins: of a graph given by its edges, or of a matrix over its nodes."""
+    if geometry.edges is None:
+        return divmod(key, geometry.n)
+    u, v = geometry.edges[:, key].tolist()
+    return u, v
