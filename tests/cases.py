@@ -1,11 +1,21 @@
-"""One small distribution of every kind, for what must hold of all of them."""
+"""The one table of structures that the tests go through, by what they are tested for:
 
+CASES       what every structure promises: small distributions with masks, ragged and of the smallest sizes
+SMALL       laws, noise given a trace, derivatives: one item with its literal twin and the number of its traces
+FAST        estimators: as few traces as make their gradients interesting
+RAGGED      padded batches against their items alone
+OPENING     what the explorer opens with
+"""
+
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 import torch
 import twins
+from common import edge_list, seeded
 from torch import Tensor
 
 import gumtrace as gt
@@ -152,3 +162,130 @@ CASES = [
     Case("custom-1", (1,), (1,), _fixed(gt.Custom, algorithm=twins.Subset(1, 1), event_dim=1), certain=True),
 ]
 every = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+# Laws and derivatives -----------------------------------------------------------------------------------
+
+
+class Small(NamedTuple):
+    name: str
+    dist: gt.structures.Structure
+    twin: object  # the same as an algorithm for `Custom`
+    ordered: bool  # whether decisions come one after the other
+    traces: int  # how many it has, counted by hand
+
+
+def small(dtype=torch.float64, seed=0, scale=1.0) -> list[Small]:
+    """One small item of each kind."""
+    g = seeded(seed)
+
+    def randn(*shape):
+        return scale * torch.randn(*shape, generator=g, dtype=torch.float64).to(dtype)
+
+    edges = torch.tensor([[0, 1, 2, 3, 0, 1], [1, 2, 3, 0, 2, 1]])  # the last one is a loop
+    sparse_orders = 5 * 4 * 3 - 2 * 3 * 2  # of three edges out of five, but not those that close one of two triangles
+    return [
+        Small("subset", gt.Subset(randn(5), 2), twins.Subset(5, 2), True, 5 * 4),
+        Small("subset-empty", gt.Subset(randn(4), 0), twins.Subset(4, 0), True, 1),
+        Small("permutation", gt.Permutation(randn(4)), twins.Permutation(4), True, math.factorial(4)),
+        Small("matching", gt.Matching(randn(3, 3)), twins.Matching(3, 3), True, 9 * 4),
+        Small("matching-wide", gt.Matching(randn(2, 4)), twins.Matching(2, 4), True, 8 * 3),
+        Small("tree", gt.SpanningTree(randn(4, 4)), twins.Kruskal.dense(4), True, 96),
+        Small("forest", gt.SpanningTree(randn(4, 4), 2), twins.Kruskal.dense(4, components=2), True, 6 * 5),
+        Small(
+            "sparse",
+            gt.SpanningTree.from_edges(randn(6), edges, 4),
+            twins.Kruskal(edge_list(edges), 4),
+            True,
+            sparse_orders,
+        ),
+        Small("arborescence", gt.Arborescence(randn(4, 4)), twins.ChuLiuEdmonds(4), False, 82),
+        Small("arborescence-root", gt.Arborescence(randn(3, 3), root=2), twins.ChuLiuEdmonds(3, root=2), False, 5),
+        Small("binary", gt.BinaryTree(randn(4)), twins.BinaryTree(4), False, 14),  # Catalan
+    ]
+
+
+# Estimators ---------------------------------------------------------------------------------------------
+
+PARALLEL = torch.tensor([[0, 1, 2, 3, 0, 1, 0], [1, 2, 3, 0, 2, 1, 1]])  # four nodes, one loop, one parallel edge
+ROW = torch.ones(4, 4).triu(1).tril(1)  # four nodes in a row
+
+
+def _fixed_randn(*shape):
+    return torch.randn(*shape, generator=seeded(8), dtype=torch.float64)
+
+
+def _counts(*n):
+    return torch.tensor(n)
+
+
+FAST = {
+    "subset": lambda: gt.Subset(_fixed_randn(5), 2),
+    "subset-ragged": lambda: gt.Subset(_fixed_randn(2, 4), torch.tensor([1, 2]), lengths=_counts(3, 4)),
+    "subset-masked": lambda: gt.Subset(_fixed_randn(2, 5), 2, mask=but((2, 5), 1, 7)),
+    "permutation": lambda: gt.Permutation(_fixed_randn(3), matrix=True),
+    "permutation-ragged": lambda: gt.Permutation(_fixed_randn(2, 4), matrix=True, lengths=_counts(3, 4)),
+    "permutation-masked": lambda: gt.Permutation(_fixed_randn(4), matrix=True, mask=but(4, 1)),
+    "matching": lambda: gt.Matching(_fixed_randn(2, 3)),
+    "matching-ragged": lambda: gt.Matching(_fixed_randn(2, 3, 3), lengths=_counts(2, 3)),
+    "matching-masked": lambda: gt.Matching(
+        _fixed_randn(3, 3), mask=torch.eye(3).bool() | torch.ones(3, 3).triu().bool()
+    ),
+    "tree": lambda: gt.SpanningTree(_fixed_randn(4, 4)),
+    "tree-ragged": lambda: gt.SpanningTree(_fixed_randn(2, 4, 4), lengths=_counts(3, 4)),
+    "tree-masked": lambda: gt.SpanningTree(_fixed_randn(4, 4), mask=but((4, 4), 2)),
+    "forest": lambda: gt.SpanningTree(_fixed_randn(4, 4), components=2),
+    "sparse": lambda: gt.SpanningTree.from_edges(_fixed_randn(7), PARALLEL, 4),
+    "sparse-ragged": lambda: gt.SpanningTree.from_edges(_fixed_randn(2, 7), PARALLEL, 4, lengths=_counts(3, 4)),
+    "sparse-masked": lambda: gt.SpanningTree.from_edges(_fixed_randn(7), PARALLEL, 4, components=2, mask=but(7, 3)),
+    "arborescence": lambda: gt.Arborescence(_fixed_randn(3, 3)),
+    "arborescence-ragged": lambda: gt.Arborescence(_fixed_randn(2, 4, 4), lengths=_counts(2, 4)),
+    "arborescence-masked": lambda: gt.Arborescence(_fixed_randn(4, 4), root=1, mask=but((4, 4), 2)),
+    "binary": lambda: gt.BinaryTree(_fixed_randn(4)),
+    "binary-ragged": lambda: gt.BinaryTree(_fixed_randn(2, 4), lengths=_counts(2, 4)),
+    "binary-masked": lambda: gt.BinaryTree(_fixed_randn(5), mask=but(5, 2)),
+}
+LITERAL = {  # written in Python
+    "custom-set": lambda: gt.Custom(_fixed_randn(4), MaximalIndependentSet(ROW)),
+    "custom-set-ragged": lambda: gt.Custom(
+        _fixed_randn(2, 4), MaximalIndependentSet(ROW), event_dim=1, lengths=_counts(3, 4)
+    ),
+    "custom-clusters": lambda: gt.Custom(_fixed_randn(4), CentreClustering(ROW)),
+    "custom-tree-masked": lambda: gt.Custom(_fixed_randn(4, 4), twins.Kruskal.dense(4), mask=but((4, 4), 2)),
+}
+DISTS = FAST | LITERAL
+
+
+# Padding ------------------------------------------------------------------------------------------------
+
+RAGGED = {  # how many dimensions the keys have, and how one is made
+    "subset": (1, lambda x, **more: gt.Subset(x, 1, **more)),
+    "permutation": (1, gt.Permutation),
+    "permutation-matrix": (1, lambda x, **more: gt.Permutation(x, matrix=True, **more)),
+    "matching": (2, gt.Matching),
+    "tree": (2, gt.SpanningTree),
+    "arborescence": (2, gt.Arborescence),
+    "binary": (1, gt.BinaryTree),
+}
+
+
+# The explorer -------------------------------------------------------------------------------------------
+
+NINE = [(v, (v + 1) % 9) for v in range(9)] + [(0, 4), (3, 7), (6, 1)]  # the graph of nine nodes
+
+
+def _independent_set(logits):
+    adjacency = torch.zeros(9, 9)
+    adjacency[tuple(zip(*NINE, strict=True))] = 1
+    return gt.Custom(logits, MaximalIndependentSet(adjacency))
+
+
+OPENING = {  # the sizes with which it opens: the shape of the logits, and the distribution
+    "subset": ((8,), lambda logits: gt.Subset(logits, k=3)),
+    "permutation": ((7,), gt.Permutation),
+    "matching": ((4, 5), gt.Matching),
+    "spanning-tree": ((6, 6), gt.SpanningTree),
+    "arborescence": ((5, 5), gt.Arborescence),
+    "binary-tree": ((7,), gt.BinaryTree),
+    "independent-set": ((9,), _independent_set),
+}

@@ -1,7 +1,6 @@
 """What several test files need."""
 
 import torch
-import twins
 
 import gumtrace as gt
 from gumtrace.kernels.cpu import ops
@@ -35,40 +34,12 @@ def edge_list(edge_index):
     return dict(enumerate(zip(*edge_index.tolist(), strict=True)))
 
 
-def structures(dtype=torch.float64, seed=0, scale=1.0):
-    """(name, distribution, its literal twin, ordered), one small item of each kind."""
-    g = seeded(seed)
-
-    def randn(*shape):
-        return scale * torch.randn(*shape, generator=g, dtype=torch.float64).to(dtype)
-
-    edges = torch.tensor([[0, 1, 2, 3, 0, 1], [1, 2, 3, 0, 2, 1]])  # the last one is a loop
-    return [
-        ("subset", gt.Subset(randn(5), 2), twins.Subset(5, 2), True),
-        ("subset-empty", gt.Subset(randn(4), 0), twins.Subset(4, 0), True),
-        ("permutation", gt.Permutation(randn(4)), twins.Permutation(4), True),
-        ("matching", gt.Matching(randn(3, 3)), twins.Matching(3, 3), True),
-        ("matching-wide", gt.Matching(randn(2, 4)), twins.Matching(2, 4), True),
-        ("tree", gt.SpanningTree(randn(4, 4)), twins.Kruskal.dense(4), True),
-        ("forest", gt.SpanningTree(randn(4, 4), components=2), twins.Kruskal.dense(4, components=2), True),
-        ("sparse", gt.SpanningTree.from_edges(randn(6), edges, 4), twins.Kruskal(edge_list(edges), 4), True),
-        ("arborescence", gt.Arborescence(randn(4, 4)), twins.ChuLiuEdmonds(4), False),
-        ("arborescence-root", gt.Arborescence(randn(3, 3), root=2), twins.ChuLiuEdmonds(3, root=2), False),
-        ("binary", gt.BinaryTree(randn(4)), twins.BinaryTree(4), False),
-    ]
-
-
 def rebuild(dist, logits, **kwargs):
     """The same kind of distribution with other logits."""
-    if isinstance(dist, gt.Subset):
-        return gt.Subset(logits, dist.k, **kwargs)
-    if isinstance(dist, gt.SpanningTree) and dist._edges is not None:
-        return gt.SpanningTree.from_edges(logits, dist._edges, dist._num_nodes, dist.components, **kwargs)
-    if isinstance(dist, gt.SpanningTree):
-        return gt.SpanningTree(logits, dist.components, **kwargs)
-    if isinstance(dist, gt.Arborescence):
-        return gt.Arborescence(logits, dist.root, **kwargs)
-    return type(dist)(logits, **kwargs)
+    settings = {name: getattr(dist, name) for name in dist.settings}
+    if dist._layout.geometry.edges is not None:
+        return gt.SpanningTree.from_edges(logits, dist._edges, dist._num_nodes, **settings, **kwargs)
+    return type(dist)(logits, **settings, **kwargs)
 
 
 def name_only(x):

@@ -5,30 +5,9 @@ import threading
 from contextlib import contextmanager
 
 import torch
+from cases import OPENING
 
-import gumtrace as gt
-from gumtrace.recursions import MaximalIndependentSet
 from gumtrace.steps import steps
-
-NINE = [(v, (v + 1) % 9) for v in range(9)] + [(0, 4), (3, 7), (6, 1)]  # the graph of nine nodes
-
-
-def _independent_set(logits):
-    adjacency = torch.zeros(9, 9)
-    adjacency[tuple(zip(*NINE, strict=True))] = 1
-    return gt.Custom(logits, MaximalIndependentSet(adjacency))
-
-
-# The sizes with which the explorer opens: the shape of the logits, and the distribution.
-OPENING = {
-    "subset": ((8,), lambda logits: gt.Subset(logits, k=3)),
-    "permutation": ((7,), gt.Permutation),
-    "matching": ((4, 5), gt.Matching),
-    "spanning-tree": ((6, 6), gt.SpanningTree),
-    "arborescence": ((5, 5), gt.Arborescence),
-    "binary-tree": ((7,), gt.BinaryTree),
-    "independent-set": ((9,), _independent_set),
-}
 
 
 class Expected:

@@ -3,8 +3,9 @@
 import broken
 import pytest
 import torch
+from cases import DISTS
 from common import FALSE_ALARM, seeded
-from unbiased import DISTS, case, critic_for, fitted, p_value, unbiased
+from unbiased import case, critic_for, fitted, p_value, unbiased
 
 from gumtrace import estimators as E
 from gumtrace.diagnostics import gradients

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from common import FALSE_ALARM, name_only, rebuild, seeded, structures
+from cases import small
+from common import FALSE_ALARM, name_only, rebuild, seeded
 
 import gumtrace as gt
 from gumtrace.traces import formula
 
-CASES = pytest.mark.parametrize(("name", "dist"), [case[:2] for case in structures(scale=1.5)], ids=name_only)
+CASES = pytest.mark.parametrize(("name", "dist"), [case[:2] for case in small(scale=1.5)], ids=name_only)
 
 SIZES = {
     "subset": lambda n, x: gt.Subset(x(n), n // 3),

@@ -104,14 +104,7 @@ def test_repr(case):
 
 def test_public_names():
     assert sorted(gt.__all__) == [
-        "Arborescence",
-        "BinaryTree",
-        "Custom",
-        "Matching",
-        "Permutation",
-        "SpanningTree",
-        "Subset",
-        "Trace",
+        *sorted([*(structure.__name__ for structure in gt.structures.ALL), "Trace"]),
         "backends",
         "diagnostics",
         "divergences",

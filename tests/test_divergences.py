@@ -4,14 +4,15 @@ import math
 
 import pytest
 import torch
-from common import FALSE_ALARM, name_only, rebuild, seeded, structures
+from cases import small
+from common import FALSE_ALARM, name_only, rebuild, seeded
 from torch.distributions import Exponential, kl_divergence
 
 import gumtrace as gt
 from gumtrace import divergences
 
 CASES = pytest.mark.parametrize(
-    ("name", "dist"), [case[:2] for case in structures() if case[0] != "subset-empty"], ids=name_only
+    ("name", "dist"), [case[:2] for case in small() if case[0] != "subset-empty"], ids=name_only
 )
 
 

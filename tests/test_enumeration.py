@@ -1,35 +1,20 @@
 """Exact laws: traces sum to one, structures are the sums of their traces, and samples follow both."""
 
-import math
-
 import pytest
 import torch
-from common import FALSE_ALARM, name_only, rebuild, seeded, structures
+from cases import small
+from common import FALSE_ALARM, name_only, rebuild, seeded
 
 import gumtrace as gt
 
-CASES = pytest.mark.parametrize(("name", "dist"), [case[:2] for case in structures(scale=1.5)], ids=name_only)
-
-COUNTS = {
-    "subset": 5 * 4,
-    "subset-empty": 1,
-    "permutation": math.factorial(4),
-    "matching": 9 * 4,
-    "matching-wide": 8 * 3,
-    "tree": 96,
-    "forest": 6 * 5,
-    "sparse": 5 * 4 * 3 - 2 * 3 * 2,  # orders of three edges out of five, but not those that close one of two triangles
-    "arborescence": 82,
-    "arborescence-root": 5,
-    "binary": 14,  # Catalan
-}
-HAVE_LOG_PROB = {"subset", "subset-empty", "permutation", "matching", "matching-wide", "tree", "forest", "binary"}
+CASES = pytest.mark.parametrize(("name", "dist"), [case[:2] for case in small(scale=1.5)], ids=name_only)
+COUNTED = [(item.name, item.dist, item.traces) for item in small(scale=1.5)]
 
 
-@CASES
-def test_probabilities_sum_to_one(name, dist):
+@pytest.mark.parametrize(("name", "dist", "traces"), COUNTED, ids=name_only)
+def test_probabilities_sum_to_one(name, dist, traces):
     law = gt.diagnostics.enumerate_traces(dist)
-    assert len(law) == COUNTS[name]
+    assert len(law) == traces
     assert law.total == pytest.approx(1, abs=1e-12)
     assert dist.support.check(law.outcomes.value).all()
 
@@ -41,9 +26,7 @@ def test_enumerated_traces_differ(name, dist):
         assert traces.equals(traces[i]).sum() == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "dist"), [c[:2] for c in structures(scale=1.5) if c[0] in HAVE_LOG_PROB], ids=name_only
-)
+@pytest.mark.parametrize(("name", "dist"), [c[:2] for c in small(scale=1.5) if c.dist.has_log_prob], ids=name_only)
 def test_structure_log_prob_is_the_sum_over_traces(name, dist):
     law = gt.diagnostics.enumerate_values(dist)
     torch.testing.assert_close(dist.log_prob(law.outcomes), law.log_prob, atol=1e-10, rtol=1e-10)

@@ -4,8 +4,9 @@ from itertools import product
 
 import pytest
 import torch
-from common import FALSE_ALARM, incidence, name_only, seeded, structures
-from unbiased import DISTS, FAST, LITERAL, LOG_PROB, case
+from cases import DISTS, FAST, LITERAL, small
+from common import FALSE_ALARM, incidence, name_only, seeded
+from unbiased import LOG_PROB, case
 
 import gumtrace as gt
 from gumtrace import estimators as E
@@ -16,7 +17,7 @@ ESTIMATORS = {"noise": E.NoiseREINFORCE, "trace": E.TraceREINFORCE, "structure":
 ONE_TO_ONE = [name for name in FAST if name.startswith(("permutation", "binary"))]
 MANY_ORDERS = ["subset", "subset-masked", "matching", "tree", "tree-masked", "forest", "sparse", "arborescence-masked"]
 KS = pytest.mark.parametrize("samples", [1, 2, 4])
-SMALL = pytest.mark.parametrize(("name", "dist"), [item[:2] for item in structures()], ids=name_only)
+SMALL = pytest.mark.parametrize(("name", "dist"), [item[:2] for item in small()], ids=name_only)
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
 

@@ -1,8 +1,9 @@
 """The explorer in a browser: what it shows at every step is what the library says, whatever one does to the run."""
 
 import pytest
+from cases import OPENING
 from explored_page import check_numbers, check_race, drawn
-from exploring import OPENING, chromium
+from exploring import chromium
 
 from gumtrace.explore.answers import answer
 from gumtrace.explore.requests import read

@@ -5,8 +5,9 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from cases import OPENING
 from explored_page import drawn
-from exploring import OPENING, Expected, chromium, serving
+from exploring import Expected, chromium, serving
 
 from gumtrace.explore import precompute
 

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from common import name_only, rebuild, seeded, structures
+from cases import small
+from common import name_only, rebuild, seeded
 from torch.autograd import gradcheck, gradgradcheck
 
 import gumtrace as gt
 
-SMALL = structures(scale=1.5)
+SMALL = small(scale=1.5)
 CASES = pytest.mark.parametrize(("name", "dist"), [case[:2] for case in SMALL], ids=name_only)
 LITERAL = pytest.mark.parametrize(("name", "dist", "algorithm"), [case[:3] for case in SMALL], ids=name_only)
 

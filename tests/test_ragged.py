@@ -2,26 +2,18 @@
 
 import pytest
 import torch
+from cases import RAGGED
 from common import seeded
 
 import gumtrace as gt
 
 N = 6
 LENGTHS = torch.tensor([6, 1, 4, 2, 5])
-KINDS = {
-    "subset": (1, lambda x, **kw: gt.Subset(x, 1, **kw)),
-    "permutation": (1, lambda x, **kw: gt.Permutation(x, **kw)),
-    "permutation-matrix": (1, lambda x, **kw: gt.Permutation(x, matrix=True, **kw)),
-    "matching": (2, lambda x, **kw: gt.Matching(x, **kw)),
-    "tree": (2, lambda x, **kw: gt.SpanningTree(x, **kw)),
-    "arborescence": (2, lambda x, **kw: gt.Arborescence(x, **kw)),
-    "binary": (1, lambda x, **kw: gt.BinaryTree(x, **kw)),
-}
 
 
 def padded(kind, dtype=torch.float64):
     """The batch with nan behind each item's end, and the items alone."""
-    dims, build = KINDS[kind]
+    dims, build = RAGGED[kind]
     logits = torch.randn(len(LENGTHS), *[N] * dims, generator=seeded(), dtype=dtype)
     items = [
         row[(slice(0, n),) * dims].clone().requires_grad_() for row, n in zip(logits, LENGTHS.tolist(), strict=True)
@@ -38,7 +30,7 @@ def corner(x, n, dims):
     return x[(..., *(slice(0, n),) * dims)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RAGGED)
 def test_traces_and_log_probs(kind):
     build, batch, items, inside, dims = padded(kind)
     dist = build(batch, lengths=LENGTHS)
@@ -58,7 +50,7 @@ def test_traces_and_log_probs(kind):
         torch.testing.assert_close(corner(grad[i], n, dims), own_grad)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RAGGED)
 def test_padding_of_values(kind):
     build, batch, *_ = padded(kind)
     value = build(batch, lengths=LENGTHS).sample((20,), generator=seeded(2))
@@ -74,7 +66,7 @@ def test_padding_of_values(kind):
         assert (value[:, padding] == 0).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RAGGED)
 def test_conditionals(kind):
     build, batch, _, inside, _ = padded(kind, torch.float32)
     dist = build(batch, lengths=LENGTHS)
@@ -90,7 +82,7 @@ def test_conditionals(kind):
     assert (second[~inside] == 0).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RAGGED)
 def test_lengths_are_masks_and_masks_are_minus_infinity(kind):
     build, batch, _, inside, _ = padded(kind)
     by_length = build(batch, lengths=LENGTHS)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 import twins
-from common import decisions, edge_list, name_only, seeded, structures
+from cases import small
+from common import decisions, edge_list, name_only, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,13 +156,15 @@ def test_arborescence_of_some_size(n, scale):
         agree(dist, twins.ChuLiuEdmonds(n), noise, ordered=False)
 
 
-@pytest.mark.parametrize(("name", "dist", "algorithm", "ordered"), structures(torch.float32), ids=name_only)
+@pytest.mark.parametrize(
+    ("name", "dist", "algorithm", "ordered"), [item[:4] for item in small(torch.float32)], ids=name_only
+)
 def test_random_noise_in_bulk(name, dist, algorithm, ordered):
     for noise in dist.perturb((50,), generator=seeded()):
         agree(dist, algorithm, noise, ordered)
 
 
-@pytest.mark.parametrize(("name", "dist", "algorithm", "ordered"), structures(), ids=name_only)
+@pytest.mark.parametrize(("name", "dist", "algorithm", "ordered"), [item[:4] for item in small()], ids=name_only)
 def test_enumerations_are_the_same(name, dist, algorithm, ordered):
     """All traces of the recursion and all of the structure, as sets of decisions."""
 

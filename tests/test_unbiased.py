@@ -3,9 +3,9 @@
 
 import pytest
 import torch
+from cases import DISTS
 from common import FALSE_ALARM
 from unbiased import (
-    DISTS,
     LOG_PROB,
     RELAXED,
     case,

@@ -1,68 +1,16 @@
-"""What the tests of gradient estimators share: small structures of every kind, an objective, critics, surrogates."""
+"""What the tests of gradient estimators share: an objective, critics, surrogates, and runs of the small cases."""
 
 import torch
-import twins
+from cases import DISTS, FAST, LITERAL
 from common import FALSE_ALARM, seeded
 
-import gumtrace as gt
 from gumtrace import estimators as E
 from gumtrace.diagnostics import check_unbiased
-from gumtrace.recursions import CentreClustering, MaximalIndependentSet
+from gumtrace.relaxations import has_relaxation
 
-EDGES = torch.tensor([[0, 1, 2, 3, 0, 1, 0], [1, 2, 3, 0, 2, 1, 1]])  # four nodes, one loop, one parallel edge
 RUNS = 12_000  # of an algorithm in one test; a third where it is written in Python
-PATH = torch.ones(4, 4).triu(1).tril(1)  # four nodes in a row
-
-
-def randn(*shape):
-    return torch.randn(*shape, generator=seeded(8), dtype=torch.float64)
-
-
-def but(shape, *keys):
-    mask = torch.ones(shape, dtype=torch.bool)
-    mask.view(-1)[list(keys)] = False
-    return mask
-
-
-def lengths(*n):
-    return torch.tensor(n)
-
-
-FAST = {
-    "subset": lambda: gt.Subset(randn(5), 2),
-    "subset-ragged": lambda: gt.Subset(randn(2, 4), torch.tensor([1, 2]), lengths=lengths(3, 4)),
-    "subset-masked": lambda: gt.Subset(randn(2, 5), 2, mask=but((2, 5), 1, 7)),
-    "permutation": lambda: gt.Permutation(randn(3), matrix=True),
-    "permutation-ragged": lambda: gt.Permutation(randn(2, 4), matrix=True, lengths=lengths(3, 4)),
-    "permutation-masked": lambda: gt.Permutation(randn(4), matrix=True, mask=but(4, 1)),
-    "matching": lambda: gt.Matching(randn(2, 3)),
-    "matching-ragged": lambda: gt.Matching(randn(2, 3, 3), lengths=lengths(2, 3)),
-    "matching-masked": lambda: gt.Matching(randn(3, 3), mask=torch.eye(3).bool() | torch.ones(3, 3).triu().bool()),
-    "tree": lambda: gt.SpanningTree(randn(4, 4)),
-    "tree-ragged": lambda: gt.SpanningTree(randn(2, 4, 4), lengths=lengths(3, 4)),
-    "tree-masked": lambda: gt.SpanningTree(randn(4, 4), mask=but((4, 4), 2)),
-    "forest": lambda: gt.SpanningTree(randn(4, 4), components=2),
-    "sparse": lambda: gt.SpanningTree.from_edges(randn(7), EDGES, 4),
-    "sparse-ragged": lambda: gt.SpanningTree.from_edges(randn(2, 7), EDGES, 4, lengths=lengths(3, 4)),
-    "sparse-masked": lambda: gt.SpanningTree.from_edges(randn(7), EDGES, 4, components=2, mask=but(7, 3)),
-    "arborescence": lambda: gt.Arborescence(randn(3, 3)),
-    "arborescence-ragged": lambda: gt.Arborescence(randn(2, 4, 4), lengths=lengths(2, 4)),
-    "arborescence-masked": lambda: gt.Arborescence(randn(4, 4), root=1, mask=but((4, 4), 2)),
-    "binary": lambda: gt.BinaryTree(randn(4)),
-    "binary-ragged": lambda: gt.BinaryTree(randn(2, 4), lengths=lengths(2, 4)),
-    "binary-masked": lambda: gt.BinaryTree(randn(5), mask=but(5, 2)),
-}
-LITERAL = {  # written in Python
-    "custom-set": lambda: gt.Custom(randn(4), MaximalIndependentSet(PATH)),
-    "custom-set-ragged": lambda: gt.Custom(
-        randn(2, 4), MaximalIndependentSet(PATH), event_dim=1, lengths=lengths(3, 4)
-    ),
-    "custom-clusters": lambda: gt.Custom(randn(4), CentreClustering(PATH)),
-    "custom-tree-masked": lambda: gt.Custom(randn(4, 4), twins.Kruskal.dense(4), mask=but((4, 4), 2)),
-}
-DISTS = FAST | LITERAL
-LOG_PROB = [name for name in FAST if not name.startswith(("arborescence", "sparse"))]
-RELAXED = [name for name in FAST if not name.startswith(("binary", "sparse", "forest"))]
+LOG_PROB = [name for name, build in FAST.items() if build().has_log_prob]
+RELAXED = [name for name, build in FAST.items() if has_relaxation(build())]
 
 
 def case(name):
