@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gumtrace.fuzz.chains import Description
+from gumtrace.fuzz.description import Description
 from gumtrace.fuzz.numbers import literal
 from gumtrace.fuzz.structures import STRUCTURES
 from gumtrace.structures.base import Structure

@@ -1,128 +1,36 @@
-"""What a structure is, in a few plain words: which keys race, when it can be completed, its algorithm, its value, how
-it is built. Here those that are one race after another; the others, and the list of all, are in `structures`."""
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+"""Structures that are one race after another, for the fuzzer."""
 
 import numpy as np
 import torch
-from torch import Tensor
 
 import gumtrace as gt
 from gumtrace.fuzz import algorithms, oracles
-from gumtrace.fuzz.numbers import literal
-from gumtrace.fuzz.oracles import Outcome
-from gumtrace.fuzz.recursions import Choose, Run, interpret
-from gumtrace.structures.base import Structure
-from gumtrace.traces.trace import Trace
-
-if TYPE_CHECKING:
-    from gumtrace.fuzz.cases import Case
-
-Settings = dict[str, Any]
-
-
-class Description:
-    """Rows are items of the batch; arrays have one line for each."""
-
-    ordered = True  # decisions come in an order; else they are compared as sets
-    relaxes = True  # `gumtrace.relax` takes it
-
-    def dims(self, settings: Settings) -> int:
-        """Of the keys."""
-        return 1
-
-    def keys(self, shape: tuple[int, ...], settings: Settings) -> np.ndarray:
-        """(keys,) bool: those that the structure lets race."""
-        return np.ones(int(np.prod(shape, dtype=np.int64)), bool)
-
-    def inside(self, shape: tuple[int, ...], settings: Settings, lengths: np.ndarray) -> np.ndarray:
-        """(rows, *keys) bool: keys none of whose indices lies in the padding."""
-        inside = np.ones((len(lengths), *shape), bool)
-        for axis, size in enumerate(shape):
-            index = np.arange(size).reshape(-1, *[1] * (len(shape) - axis - 1))
-            inside &= index < lengths.reshape(-1, *[1] * len(shape))
-        return inside
-
-    def longest(self, shape: tuple[int, ...], settings: Settings) -> int:
-        return min(shape, default=0)
-
-    def sizes(self, case: "Case") -> np.ndarray:
-        full = self.longest(case.key_shape, case.settings)
-        return np.full(case.rows, full) if case.row_lengths is None else case.row_lengths
-
-    def feasible(self, case: "Case") -> np.ndarray:
-        return np.ones(case.rows, bool)
-
-    def outcome(self, case: "Case", noise: np.ndarray, hint: Trace | None = None) -> Outcome:
-        """The algorithm on noise (items, keys). `hint`: the library's trace of it, which counts where rounding
-        decides."""
-        raise NotImplementedError
-
-    def play(self, case: "Case", row: int) -> Callable[[Choose], Run]:
-        """The algorithm of one row with the argmin passed in."""
-        raise NotImplementedError
-
-    def values(self, case: "Case", row: int, winners: np.ndarray, runs: list[Run]) -> np.ndarray:
-        """The structures that runs of one row make; winners (runs, decisions)."""
-        raise NotImplementedError
-
-    def build(self, logits: Tensor, settings: Settings, **more) -> Structure:
-        raise NotImplementedError
-
-    def call(self, settings: Settings, case: "Case") -> str:
-        """The code of `build`."""
-        raise NotImplementedError
-
-
-def _arguments(settings: Settings) -> str:
-    return "".join(f", {name}={literal(x)}" for name, x in settings.items())
-
-
-class Named(Description):
-    """A class of the library that takes logits first and all settings by name."""
-
-    made: Callable[..., Structure]
-
-    def build(self, logits, settings, **more):
-        return type(self).made(logits, **settings, **more)
-
-    def call(self, settings, case):
-        return f"gt.{type(self).made.__name__}(logits{_arguments(settings)})"
-
-
-class Chain(Named):
-    """One race after another, of all keys that are left."""
-
-    def steps(self, case: "Case") -> np.ndarray:
-        return case.sizes
-
-    def leave(self, case: "Case") -> oracles.Leave:
-        return oracles.winner_leaves
-
-    def twin(self, case: "Case", row: int) -> Any:
-        raise NotImplementedError
-
-    def value(self, case: "Case", winners: np.ndarray, racing: np.ndarray) -> np.ndarray:
-        return oracles.ones(winners, racing.shape[1])
-
-    def outcome(self, case, noise, hint=None):
-        racing = case.of_items(case.racing, len(noise))
-        steps = case.of_items(self.steps(case), len(noise))
-        winners, members = oracles.greedy(noise, racing, steps, self.leave(case))
-        return Outcome(winners, members, self.value(case, winners, racing), np.zeros(len(noise), bool))
-
-    def play(self, case, row):
-        racing = np.flatnonzero(case.racing[row]).tolist()
-        twin = self.twin(case, row)
-        return lambda choose: interpret(twin, racing, choose)
-
-    def values(self, case, row, winners, runs):
-        return self.value(case, winners, np.repeat(case.racing[row : row + 1], len(winners), 0))
+from gumtrace.fuzz.description import Chain, Settings, Sum, arguments
+from gumtrace.fuzz.sizes import INTEGERS, side, vector
 
 
 class Subset(Chain):
     made = gt.Subset
+
+    def draw(self, rng, sizes):
+        d = vector(rng, sizes)
+        k = [0, d, max(d - 1, 0), int(rng.integers(0, d + 1)), int(rng.integers(0, min(d, 4) + 1))][rng.integers(5)]
+        return (d,), {"k": k}, sizes.affordable((k + 1) * d)
+
+    def draw_small(self, rng):
+        return (int(d := rng.integers(2, 6)),), {"k": int(rng.integers(1, d))}
+
+    def by_item(self, rng, batch, settings):
+        """Its k for each item, now and then."""
+        if rng.random() > 0.35:
+            return settings
+        most = settings["k"]
+        k = torch.as_tensor(rng.integers(0, most + 1, batch)).to(INTEGERS[rng.integers(3)])
+        return {"k": k, "most": most + int(rng.integers(0, 2))} if rng.random() < 0.4 else {"k": k}
+
+    def sums(self, case, x):
+        yield Sum("the sum", x.sum(1), case.sizes.astype(float))
+        yield Sum("keys that do not race", np.where(case.racing, 0.0, x), np.zeros(x.shape))
 
     def sizes(self, case):
         k = torch.as_tensor(case.settings["k"])
@@ -139,6 +47,25 @@ class Subset(Chain):
 
 class Permutation(Chain):
     made = gt.Permutation
+    one_to_one = True
+
+    def draw(self, rng, sizes):
+        d = vector(rng, sizes)
+        matrix = bool(rng.random() < 0.35 and d <= 64)
+        return (d,), {"matrix": True} if matrix else {}, sizes.affordable(d * d)
+
+    def draw_small(self, rng):
+        return (int(rng.integers(2, 5)),), {"matrix": True} if rng.random() < 0.5 else {}
+
+    def relaxes(self, settings):
+        return bool(settings.get("matrix"))
+
+    def sums(self, case, x):
+        yield Sum("rows", x.sum(2), case.racing.astype(float))
+        yield Sum("columns", x.sum(1), case.racing.astype(float))
+
+    def changed(self, entry):
+        return 1 - entry if entry.is_floating_point() else entry + 1
 
     def steps(self, case):
         return case.racing.sum(1)
@@ -161,6 +88,29 @@ class Permutation(Chain):
 
 class Matching(Chain):
     made = gt.Matching
+
+    def draw(self, rng, sizes):
+        n = side(rng, sizes, 33)
+        m = n if rng.random() < 0.6 else n + int(rng.integers(1, 5))
+        return (n, m), {}, sizes.affordable(n * n * m)
+
+    def draw_small(self, rng):
+        return (2, 3) if rng.random() < 0.5 else (3, 3), {}
+
+    def cuts(self, shape):
+        n, m = shape
+        if n:
+            yield n - 1, (-2,)
+        if m > n:
+            yield m - 1, (-1,)
+        if n == m and n:
+            yield n - 1, (-2, -1)
+
+    def sums(self, case, x):
+        grid = case.racing.reshape(x.shape)
+        full = bool(grid.all())
+        yield Sum("rows", x.sum(2), grid.any(2).astype(float), full)
+        yield Sum("columns", x.sum(1), grid.any(1).astype(float), full and x.shape[1] == x.shape[2])
 
     def dims(self, settings):
         return 2
@@ -186,6 +136,23 @@ class Matching(Chain):
 
 class SpanningTree(Chain):
     made = gt.SpanningTree
+    keyless = False
+
+    def draw(self, rng, sizes) -> tuple[tuple[int, ...], Settings, float]:
+        n = side(rng, sizes)
+        components = 1 if rng.random() < 0.7 else int(rng.integers(1, n + 2))
+        settings = {"components": components} if components > 1 or rng.random() < 0.1 else {}
+        return (n, n), settings, sizes.affordable(n**3)
+
+    def draw_small(self, rng) -> tuple[tuple[int, ...], Settings]:
+        return (4, 4), {"components": int(rng.integers(1, 3))}
+
+    def relaxes(self, settings):
+        return settings.get("components", 1) == 1
+
+    def sums(self, case, x):
+        yield Sum("the other triangle", x, x.transpose(0, 2, 1))
+        yield Sum("the sum", x.sum((1, 2)) / 2, case.sizes - 1.0)
 
     def dims(self, settings) -> int:
         return 2
@@ -225,7 +192,29 @@ class SpanningTree(Chain):
 
 
 class SparseTree(SpanningTree):
-    relaxes = False
+    tractable = False
+    has_cuda_kernel = False
+
+    def draw(self, rng, sizes):
+        nodes = int(rng.integers(0, 9)) if rng.random() < sizes.small else int(rng.choice([16, 17, 33, 64, 100]))
+        extra = int(rng.integers(0, 2 * nodes + 2)) if nodes else 0
+        edges = rng.integers(0, max(nodes, 1), (2, extra))
+        if rng.random() < 0.9 and nodes > 1:
+            place = rng.permutation(nodes)
+            tree = np.stack([place[1:], place[rng.integers(0, np.arange(1, nodes))]])
+            edges = np.concatenate([edges, tree], 1)[:, rng.permutation(extra + nodes - 1)]
+        index = torch.from_numpy(np.ascontiguousarray(edges)).to(INTEGERS[rng.integers(3)])
+        settings: Settings = {"edge_index": index, "num_nodes": nodes}
+        if rng.random() < 0.3:
+            settings["components"] = int(rng.integers(1, max(nodes, 1) + 1))
+        return (edges.shape[1],), settings, sizes.affordable(nodes * edges.shape[1])
+
+    def draw_small(self, rng):
+        edges = torch.tensor([[0, 1, 2, 0, 2, 1], [1, 2, 3, 3, 2, 2]])  # one loop, one parallel edge
+        return (6,), {"edge_index": edges, "num_nodes": 4, "components": int(rng.integers(1, 3))}
+
+    def relaxes(self, settings):
+        return False
 
     def dims(self, settings):
         return 1
@@ -253,4 +242,4 @@ class SparseTree(SpanningTree):
         return gt.SpanningTree.from_edges(logits, **settings, **more)
 
     def call(self, settings, case):
-        return f"gt.SpanningTree.from_edges(logits{_arguments(settings)})"
+        return f"gt.SpanningTree.from_edges(logits{arguments(settings)})"

@@ -76,15 +76,10 @@ def support(s: Subject) -> None:
     value = s.trace.value
     show = (*s.shown, "print(d.support.check(trace.value))")
     s.holds("support", s.each(constraint.check(value)) > 0, "the value is not in the support", show)
-    if s.case.structure == "custom" or s.d.event_shape.numel() == 0:
+    if not s.case.kind.tight_support or s.d.event_shape.numel() == 0:
         return
     other = value.clone().reshape(s.case.items, s.d.event_shape.numel())
-    if value.is_floating_point():
-        other[:, 0] = 1 - other[:, 0]
-    elif s.case.structure == "permutation":
-        other[:, 0] += 1
-    else:
-        other[:, 0] = torch.where(other[:, 0] == -2, -1, 0)
+    other[:, 0] = s.case.kind.changed(other[:, 0])
     show = ("# one entry of the value is changed", *show)
     outside = s.each(constraint.check(other.reshape(value.shape))) == 0
     s.holds("support", outside, "a value with a changed entry is in the support", show)

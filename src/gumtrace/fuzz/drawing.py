@@ -3,28 +3,27 @@
 A case is a function of a random generator and its place in the run alone: small ones come first and often.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from gumtrace.fuzz import numbers
 from gumtrace.fuzz.cases import LAYOUTS, Case
-from gumtrace.fuzz.sizes import DRAWN, INTEGERS, SMALL, Rng, Sizes
+from gumtrace.fuzz.sizes import INTEGERS, Rng, Sizes
+from gumtrace.fuzz.structures import STRUCTURES
 
 
 def draw(structure: str, rng: Rng, sizes: Sizes, dtype: torch.dtype, device: str = "cpu") -> Case:
     """A case for all checks of items."""
-    shape, settings, cost = DRAWN[structure](rng, sizes)
-    items = int(np.clip(rng.uniform(0.3, 1.0) * cost, 1, sizes.most))
+    shape, settings, affordable = STRUCTURES[structure].draw(rng, sizes)
+    items = int(np.clip(rng.uniform(0.3, 1.0) * affordable, 1, sizes.most))
     batch, samples = _shapes(rng, items)
     return _filled(structure, rng, shape, settings, batch, samples, dtype, device)
 
 
 def draw_small(structure: str, rng: Rng, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Case:
     """One unbatched item with moderate logits and few traces, none of them very rare, for laws and estimators."""
-    shape, settings = SMALL[structure](rng)
+    shape, settings = STRUCTURES[structure].draw_small(rng)
     logits = torch.from_numpy(rng.normal(size=shape) * rng.choice([0.3, 1.0])).to(dtype)
     return Case(structure, logits, logits, settings, seed=int(rng.integers(2**31)), device=device)
 
@@ -33,7 +32,7 @@ def draw_nothing(structure: str, rng: Rng, dtype: torch.dtype = torch.float64, d
     """A batch without items, or items without keys where a structure has such."""
     case = draw_small(structure, rng, dtype, device)
     seed = int(rng.integers(2**31))
-    if structure in ("spanning-tree", "sparse-tree", "custom") or rng.random() < 0.3:
+    if not STRUCTURES[structure].keyless or rng.random() < 0.3:
         nothing = torch.zeros(0, *case.key_shape, dtype=dtype)
         return case.change(logits=nothing, noise=nothing, seed=seed)
     batch = (2,) if rng.random() < 0.5 else ()
@@ -56,7 +55,7 @@ def _filled(structure, rng: Rng, shape, settings, batch, samples, dtype, device)
         layout = "plain"
     if layout == "expanded":
         logits = logits[:1].expand(logits.shape).contiguous()
-    settings = _by_item(structure, rng, batch, settings)
+    settings = STRUCTURES[structure].by_item(rng, batch, settings)
     case = Case(structure, logits, logits, settings, layout=layout, seed=int(rng.integers(2**31)), device=device)
     case = case.change(mask=_mask(rng, case), lengths=_lengths(rng, case))
     if rng.random() < 0.85:
@@ -164,12 +163,3 @@ def _noise(rng: Rng, case: Case, samples: tuple[int, ...]) -> Tensor:
     noise = torch.where(racing & ~noise.isfinite(), 0.0, noise)
     noise = torch.where(racing, noise, -torch.inf)
     return _with_garbage(rng, case, noise) if rng.random() < 0.2 else noise
-
-
-def _by_item(structure: str, rng: Rng, batch: tuple[int, ...], settings: dict[str, Any]) -> dict[str, Any]:
-    """A subset's k for each item, now and then."""
-    if structure != "subset" or rng.random() > 0.35:
-        return settings
-    most = settings["k"]
-    k = torch.as_tensor(rng.integers(0, most + 1, batch)).to(INTEGERS[rng.integers(3)])
-    return {"k": k, "most": most + int(rng.integers(0, 2))} if rng.random() < 0.4 else {"k": k}

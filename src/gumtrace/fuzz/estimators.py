@@ -49,17 +49,14 @@ KINDS = {
     "GumbelRao": Kind("E.GumbelRao(0.5, {samples}, draws=3)", unbiased=False, soft=True),
     "StochasticSoftmax": Kind("E.StochasticSoftmax(0.5, {samples})", unbiased=False, soft=True),
 }
-TRACTABLE = ("subset", "permutation", "matching", "spanning-tree", "binary-tree")
 
 
 def serves(name: str, case: Case) -> bool:
     kind = KINDS[name]
     if kind.tractable:
-        return case.structure in TRACTABLE
+        return case.kind.tractable
     if kind.soft:
-        whole = case.settings.get("components", 1) == 1
-        matrix = case.structure != "permutation" or bool(case.settings.get("matrix"))
-        return case.kind.relaxes and whole and matrix
+        return case.kind.relaxes(case.settings)
     number = isinstance(case.settings.get("algorithm"), Scramble)  # its value has no entries to regress on
     return not (name.startswith("Surrogate") and number)
 
@@ -91,7 +88,7 @@ def _measured(case: Case, name: str, estimator: E.Estimator, objective: Objectiv
     x = np.repeat(case.x, len(told.winners), 0)
     chances = np.exp(formula.log_prob(x, told))
     exact = formula.gradient(x, told, chances * losses).sum(0)
-    count = SLOW_ESTIMATES if case.structure == "custom" else ESTIMATES
+    count = SLOW_ESTIMATES if case.kind.slow else ESTIMATES
     for _ in range(3):  # what learns has learned something
         _estimate(case, estimator, objective, 64)
     loss, grads = _estimate(case, estimator, objective, count)

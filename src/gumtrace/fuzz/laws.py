@@ -24,7 +24,7 @@ LEAST = 12.0  # expected in a bin; smaller ones are put together
 
 def laws(case: Case, tally: Counter) -> None:
     """On an unbatched item."""
-    draws = SLOW_DRAWS if case.structure == "custom" else DRAWS
+    draws = SLOW_DRAWS if case.kind.slow else DRAWS
     many = case.change(noise=case.logits.expand(draws, *case.logits.shape).contiguous())
     s = Subject(many, tally)
     alone = Subject(case, tally)

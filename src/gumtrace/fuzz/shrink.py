@@ -87,34 +87,21 @@ def _unbatched(case: Case) -> Case:
 
 
 def _fewer_keys(case: Case) -> Iterator[Case]:
-    structure, size = case.structure, case.key_shape[0] if case.key_shape else 0
-    if structure != "custom":
-        dims = (-2, -1) if case.dims == 2 else (-1,)
-        for half in _halves(size) if size > 8 else ():
-            yield _without(case, list(half), dims)
-    if structure == "custom":
+    if "algorithm" in case.settings:
         yield from _smaller_algorithm(case)
-    elif structure in ("subset", "permutation", "binary-tree"):
-        for j in reversed(range(case.key_shape[0])):
-            yield _without(case, [j], (-1,))
-        k = case.settings.get("k", 0)
-        if isinstance(k, int) and k > 0:
-            yield case.change(settings={**case.settings, "k": k - 1})
-    elif structure == "sparse-tree":
+        return
+    dims, size = tuple(range(-case.dims, 0)), case.key_shape[0] if case.key_shape else 0
+    for half in _halves(size) if size > 8 else ():
+        yield _without(case, list(half), dims)
+    if "edge_index" in case.settings:
         yield from _smaller_graph(case)
-    elif structure == "matching":
-        n, m = case.key_shape
-        if n:
-            yield _without(case, [n - 1], (-2,))
-        if m > n:
-            yield _without(case, [m - 1], (-1,))
-        if n == m and n:
-            yield _without(case, [n - 1], (-2, -1))
-    else:
-        for j in reversed(range(case.key_shape[0])):
-            yield _without(case, [j], (-2, -1))
-        if case.settings.get("components", 1) > 1:
-            yield case.change(settings={**case.settings, "components": case.settings["components"] - 1})
+        return
+    for index, where in case.kind.cuts(case.key_shape):
+        yield _without(case, [index], where)
+    for name, least in (("k", 0), ("components", 1)):
+        number = case.settings.get(name, least)
+        if isinstance(number, int) and number > least:
+            yield case.change(settings={**case.settings, name: number - 1})
 
 
 def _without(case: Case, gone: list[int], dims: tuple[int, ...]) -> Case:

@@ -1,15 +1,17 @@
 """Every structure there is; here those that are no chain of races: algorithms that subtract, in plain Python item by
 item, and binary trees."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 import gumtrace as gt
 from gumtrace.fuzz import algorithms, chains, oracles
-from gumtrace.fuzz.chains import Description, Named
+from gumtrace.fuzz.description import Description, Named, Sum
 from gumtrace.fuzz.oracles import Outcome
 from gumtrace.fuzz.recursions import Choose, Run, edmonds, interpret
+from gumtrace.fuzz.sizes import Rng, side, vector
 from gumtrace.fuzz.times import Times
 
 if TYPE_CHECKING:
@@ -46,6 +48,20 @@ class Recursion(Named):
 class Arborescence(Recursion):
     made = gt.Arborescence
     ordered = False
+    tractable = False
+
+    def draw(self, rng, sizes):
+        n = side(rng, sizes)
+        settings = {"root": int(rng.integers(0, n))} if n and rng.random() < 0.7 else {}
+        return (n, n), settings, min(sizes.recursion / max(n * n, 6), sizes.affordable(2 * n**3))
+
+    def draw_small(self, rng):
+        return (n := int(rng.integers(3, 5)), n), {"root": int(rng.integers(0, n))}
+
+    def sums(self, case, x):
+        node, root = np.arange(x.shape[1]), case.settings.get("root", 0)
+        entered = (node < case.sizes[:, None]) & (node != root)
+        yield Sum("columns", x.sum(1), entered.astype(float))
 
     def dims(self, settings):
         return 2
@@ -86,7 +102,26 @@ class Arborescence(Recursion):
 
 class Custom(Recursion):
     made = gt.Custom
-    relaxes = False
+    tractable = False
+    tight_support = False
+    keyless = False
+    slow = True
+    has_cuda_kernel = False
+
+    def draw(self, rng, sizes):
+        algorithm = _algorithm(rng, int(rng.integers(0, 9)))
+        shape = (algorithm.keys,)
+        if isinstance(algorithm, algorithms.Crossing):
+            shape = (algorithm.rows, algorithm.columns)
+        settings = {"algorithm": algorithm, "event_dim": len(shape)}
+        return shape, settings, sizes.recursion / 60 / max(algorithm.keys, 4)
+
+    def draw_small(self, rng):
+        algorithm = _algorithm(rng, 4)
+        return (algorithm.keys,), {"algorithm": algorithm, "event_dim": 1}
+
+    def relaxes(self, settings):
+        return False
 
     def dims(self, settings):
         return settings["event_dim"]
@@ -118,9 +153,35 @@ class Custom(Recursion):
         return oracles.ones(winners, case.racing.shape[1]).reshape(len(winners), *case.key_shape)
 
 
+def _algorithm(rng: Rng, keys: int) -> Any:
+    edges = [(int(u), int(v)) for u, v in rng.integers(0, max(keys, 1), (2 * keys, 2))]
+    return [
+        lambda: algorithms.First(keys, int(rng.integers(0, keys + 1))),
+        lambda: algorithms.Crossing(int(rng.integers(0, 3)), int(rng.integers(0, 4))),
+        lambda: algorithms.Merging(tuple(edges), max(keys, 1), int(rng.integers(1, 3))),
+        lambda: algorithms.Gaps(keys),
+        lambda: algorithms.Apart(tuple(edge for edge in edges if edge[0] != edge[1]), keys),
+        lambda: algorithms.Scramble(keys, int(rng.integers(10**6))),
+        lambda: algorithms.Scramble(keys, int(rng.integers(10**6))),
+    ][rng.integers(7)]()
+
+
 class BinaryTree(Named):
     made = gt.BinaryTree
-    relaxes = False
+    one_to_one = True
+
+    def draw(self, rng, sizes):
+        n = vector(rng, sizes)
+        return (n,), {}, sizes.affordable(n * n)
+
+    def draw_small(self, rng):
+        return (int(rng.integers(2, 6)),), {}
+
+    def relaxes(self, settings):
+        return False
+
+    def changed(self, entry):
+        return torch.where(entry == -2, -1, 0)
 
     def outcome(self, case, noise, hint=None):
         winners, members, parents = oracles.cartesian(noise, case.of_items(case.racing, len(noise)))

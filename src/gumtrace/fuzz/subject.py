@@ -72,7 +72,7 @@ class Subject:
     @property
     def on_device(self) -> bool:
         """Whether kernels for CUDA serve it, which others do by those for the CPU."""
-        return self.case.device != "cpu" and self.case.structure not in ("sparse-tree", "custom")
+        return self.case.device != "cpu" and self.case.kind.has_cuda_kernel
 
     @property
     def largest(self) -> float:

@@ -14,9 +14,7 @@ from gumtrace.fuzz.structures import written_out
 from gumtrace.fuzz.subject import Subject, Wrong, flat
 
 MOST_TRACES = 200  # of an item whose traces are all written down
-ONE_TO_ONE = ("permutation", "binary-tree")  # trace and value
 HELD = 2.0**990  # log-rates this far below the largest count as this far in sums over traces
-TRACTABLE = ("subset", "permutation", "matching", "spanning-tree", "binary-tree")
 
 
 def every_outcome(case: Case, row: int, most: int = MOST_TRACES) -> Outcome | None:
@@ -52,14 +50,14 @@ def log_prob_of_value(s: Subject) -> None:
         f"value = torch.tensor({value.tolist()}, dtype={dtype})",
         "print(item.log_prob(value))",
     )
-    if s.case.structure not in TRACTABLE:
+    if not s.case.kind.tractable:
         try:
             item.log_prob(value)
         except NotImplementedError:
             return
         raise Wrong("log_prob", "expected a NotImplementedError", row, show)
     x = np.repeat(s.case.x[row : row + 1], len(told.winners), 0)
-    if s.case.structure in ONE_TO_ONE:  # whose log-probability is that of a trace
+    if s.case.kind.one_to_one:  # whose log-probability is that of a trace
         x = np.where(np.isfinite(x), np.clip(x, -s.largest, s.largest), x)
     each = formula.log_prob(x, told)
     expected = np.array([_log_sum(each[which == v]) for v in range(len(first))])
@@ -98,9 +96,7 @@ def _gradient(s: Subject, item, ours, told, x, each, which, expected, row: int, 
 
 def relaxed(s: Subject) -> None:
     """In the polytope, with finite gradients, whatever noise and temperature are; an error where scores overflow."""
-    matrix = s.case.structure != "permutation" or s.case.settings.get("matrix")
-    tree = s.case.settings.get("components", 1) == 1
-    if not (s.case.kind.relaxes and matrix and tree) or s.case.items == 0 or s.keys > 300:
+    if not s.case.kind.relaxes(s.case.settings) or s.case.items == 0 or s.keys > 300:
         return
     rng = np.random.default_rng([s.case.seed, 7])
     kind = str(rng.choice(s.d.relaxations))
@@ -141,31 +137,8 @@ def _inside(s: Subject, x: np.ndarray, show: tuple[str, ...]) -> None:
     if not within.all():
         row = int((~within).argmax())
         raise Wrong("relax", f"not between 0 and 1: {x[row].tolist()}", row, show)
-    for name, ours, wanted, exact in _sums(s, x):
+    for name, ours, wanted, exact in s.case.kind.sums(s.case, x):
         far = (np.abs(ours - wanted) if exact else ours - wanted) > off * 8
         if far.any():
             row = int(flat(far, len(far)).any(1).argmax())
             raise Wrong("relax", f"{name}: expected {wanted[row].tolist()}, got {ours[row].tolist()}", row, show)
-
-
-def _sums(s: Subject, x: np.ndarray):
-    """(what, ours, expected, whether exactly so or at most) for each sum that the polytope fixes."""
-    racing, sizes = s.case.racing, s.case.sizes
-    if s.case.structure == "subset":
-        yield "the sum", x.sum(1), sizes.astype(float), True
-        yield "keys that do not race", np.where(racing, 0.0, x), np.zeros(x.shape), True
-    elif s.case.structure == "permutation":
-        yield "rows", x.sum(2), racing.astype(float), True
-        yield "columns", x.sum(1), racing.astype(float), True
-    elif s.case.structure == "matching":
-        grid = racing.reshape(x.shape)
-        full = grid.all()
-        yield "rows", x.sum(2), grid.any(2).astype(float), bool(full)
-        yield "columns", x.sum(1), grid.any(1).astype(float), bool(full and x.shape[1] == x.shape[2])
-    elif s.case.structure == "spanning-tree":
-        yield "the other triangle", x, x.transpose(0, 2, 1), True
-        yield "the sum", x.sum((1, 2)) / 2, sizes - 1.0, True
-    else:
-        node, root = np.arange(x.shape[1]), s.case.settings.get("root", 0)
-        entered = (node < sizes[:, None]) & (node != root)
-        yield "columns", x.sum(1), entered.astype(float), True
