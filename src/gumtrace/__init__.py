@@ -3,10 +3,10 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from gumtrace import diagnostics, divergences, estimators
+from gumtrace import diagnostics, divergences, estimators, structures
 from gumtrace.kernels import backends
 from gumtrace.relaxations import relax
-from gumtrace.structures import Arborescence, BinaryTree, Custom, Matching, Permutation, SpanningTree, Subset
+from gumtrace.structures import *  # noqa: F403 - its `__all__`, the one list of structures
 from gumtrace.traces.trace import Trace
 
 if TYPE_CHECKING:
@@ -14,22 +14,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Arborescence",
-    "BinaryTree",
-    "Custom",
-    "Matching",
-    "Permutation",
-    "SpanningTree",
-    "Subset",
-    "Trace",
-    "backends",
-    "diagnostics",
-    "divergences",
-    "estimators",
-    "plotting",
-    "relax",
-]
+__all__ = ["Trace", "backends", "diagnostics", "divergences", "estimators", "plotting", "relax"]
+__all__ += structures.__all__
 
 
 def __getattr__(name: str):

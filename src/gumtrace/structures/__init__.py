@@ -1,6 +1,6 @@
 """One file a structure, all in the same order; `base` holds what they share, `custom` the paper's general algorithm.
 
-`ALL` is the one list of them: the explorer, the fuzzer and the tests go through it.
+The lists below are the only ones: `gumtrace` exports these names; the explorer, the fuzzer and the tests go through `ALL`.
 """
 
 from gumtrace.structures.arborescence import Arborescence
@@ -12,12 +12,6 @@ from gumtrace.structures.permutation import Permutation
 from gumtrace.structures.spanning_tree import SpanningTree
 from gumtrace.structures.subset import Subset
 
-ALL: tuple[type[Structure], ...] = (
-    Subset,
-    Permutation,
-    Matching,
-    SpanningTree,
-    Arborescence,
-    BinaryTree,
-    Custom,
-)
+__all__ = ["Arborescence", "BinaryTree", "Custom", "Matching", "Permutation", "SpanningTree", "Subset"]
+
+ALL: tuple[type[Structure], ...] = (Subset, Permutation, Matching, SpanningTree, Arborescence, BinaryTree, Custom)

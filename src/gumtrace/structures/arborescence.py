@@ -10,34 +10,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gumtrace import constraints
 from gumtrace.kernels import ops
 from gumtrace.kernels.kinds import ARBORESCENCE, Geometry
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.replay import Choose
+from gumtrace.structures.support import Support, binary, closure
 from gumtrace.structures.words import EdgeWords
 from gumtrace.traces.trace import Layout, Trace
-
-
-class ArborescenceWords(EdgeWords):
-    line = " -> "
-
-    def race(self, decision, keys):
-        if decision < self.geometry.n:
-            return f"edges into {self.name(decision)}"
-        links = self.trace.links.tolist()
-        inside = [v for v in range(self.geometry.n) if decision in supernodes(v, links)]
-        return f"edges into {{{' '.join(map(self.name, inside))}}}"
-
-
-def supernodes(v: int, links: Sequence[int]) -> list[int]:
-    """The supernodes that hold one, from the inside out."""
-    chain = []
-    while links[v] >= 0:
-        v = links[v]
-        chain.append(v)
-    return chain
 
 
 class Arborescence(Structure):
@@ -59,7 +39,6 @@ class Arborescence(Structure):
 
     settings = ("root",)
     relaxations = ("matrix-tree",)
-    words = ArborescenceWords
     drawing = "gumtrace.plotting.graphs:arborescence"
     panel = "gumtrace.plotting.panels:arrows"
     story = "gumtrace.explore.graphs:ArborescenceStory"
@@ -70,7 +49,11 @@ class Arborescence(Structure):
 
     @property
     def support(self):  # type: ignore[override]
-        return constraints.arborescence(self.racing, self.node_counts, self.root)
+        return ArborescenceSupport(self.racing, self.node_counts, self.root)
+
+    @classmethod
+    def words(cls, trace, names=None):
+        return ArborescenceWords(trace, names)
 
     def _trace_layout(self, key_shape):
         n, m = key_shape
@@ -159,6 +142,40 @@ class Arborescence(Structure):
         from gumtrace.relaxations.trees import arborescence_marginals
 
         return arborescence_marginals(scores, self.root, self._lengths)
+
+
+class ArborescenceWords(EdgeWords):
+    line = " -> "
+
+    def race(self, decision, keys):
+        if decision < self.geometry.n:
+            return f"edges into {self.name(decision)}"
+        links = self.trace.links.tolist()
+        inside = [v for v in range(self.geometry.n) if decision in supernodes(v, links)]
+        return f"edges into {{{' '.join(map(self.name, inside))}}}"
+
+
+class ArborescenceSupport(Support):
+    """0/1 matrices of trees directed away from the root over the first `nodes` nodes, of edges that race."""
+
+    def __init__(self, racing: Tensor, nodes: Tensor, root: int):
+        self.racing, self.nodes, self.root = racing, nodes, root
+        super().__init__(2)
+
+    def check(self, value: Tensor) -> Tensor:
+        node = torch.arange(value.shape[-1], device=value.device)
+        wants_edge = (node < self.nodes[..., None]) & (node != self.root)
+        reached = closure(value)[..., self.root : self.root + 1, :].any(-2) | (node >= self.nodes[..., None])
+        return binary(value, self.racing).flatten(-2).all(-1) & (value.sum(-2) == wants_edge).all(-1) & reached.all(-1)
+
+
+def supernodes(v: int, links: Sequence[int]) -> list[int]:
+    """The supernodes that hold one, from the inside out."""
+    chain = []
+    while links[v] >= 0:
+        v = links[v]
+        chain.append(v)
+    return chain
 
 
 def _around(node: int, links: list[int]) -> int:

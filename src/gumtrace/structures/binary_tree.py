@@ -9,30 +9,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gumtrace import constraints
 from gumtrace.kernels.kinds import BINARY_TREE, Geometry
 from gumtrace.structures.base import Structure
 from gumtrace.structures.replay import Choose
+from gumtrace.structures.support import Support
 from gumtrace.structures.words import Words
 from gumtrace.traces.trace import Layout, Trace
-
-
-class BinaryTreeWords(Words):
-    def order(self):
-        """Breadth first."""
-        parents = self.trace.links.tolist()
-        return sorted(super().order(), key=lambda node: (depth(node, parents), node))
-
-
-def depth(node: int, parents: Sequence[int]) -> int:
-    """How far a node is from the root; the root's parent is -1."""
-    steps_up = 0
-    while parents[node] >= 0:
-        node = parents[node]
-        steps_up += 1
-        if steps_up > len(parents):
-            raise ValueError("the parents are no tree: they go round in a cycle")
-    return steps_up
 
 
 class BinaryTree(Structure):
@@ -50,7 +32,6 @@ class BinaryTree(Structure):
     """
 
     has_log_prob = True
-    words = BinaryTreeWords
     drawing = "gumtrace.plotting.graphs:binary_tree"
     panel = "gumtrace.plotting.panels:tokens"
     story = "gumtrace.explore.rows:BinaryTreeStory"
@@ -60,7 +41,11 @@ class BinaryTree(Structure):
 
     @property
     def support(self):  # type: ignore[override]
-        return constraints.binary_tree(self.racing)
+        return BinaryTreeSupport(self.racing)
+
+    @classmethod
+    def words(cls, trace, names=None):
+        return BinaryTreeWords(trace, names)
 
     def _trace_layout(self, key_shape):
         (n,) = key_shape
@@ -89,5 +74,60 @@ class BinaryTree(Structure):
         return [], parents
 
 
+class BinaryTreeWords(Words):
+    def order(self):
+        """Breadth first."""
+        parents = self.trace.links.tolist()
+        return sorted(super().order(), key=lambda node: (depth(node, parents), node))
+
+
+class BinaryTreeSupport(Support):
+    """Parents of the tokens that race: a binary tree whose in-order walk is the sequence."""
+
+    def __init__(self, racing: Tensor):
+        self.racing = racing
+        super().__init__(1)
+
+    def check(self, value: Tensor) -> Tensor:
+        n = value.shape[-1]
+        racing = self.racing.expand(value.shape)
+        plausible = ((value == -2) == ~racing).all(-1) & ((value >= -2) & (value < n)).all(-1)
+        flat = torch.where(plausible[..., None], value, -2).reshape(plausible.numel(), n)
+        shaped = torch.tensor([_in_order(row) for row in flat.tolist()], dtype=torch.bool, device=value.device)
+        return plausible & shaped.reshape(plausible.shape)
+
+
+def depth(node: int, parents: Sequence[int]) -> int:
+    """How far a node is from the root; the root's parent is -1."""
+    steps_up = 0
+    while parents[node] >= 0:
+        node = parents[node]
+        steps_up += 1
+        if steps_up > len(parents):
+            raise ValueError("the parents are no tree: they go round in a cycle")
+    return steps_up
+
+
 def _parents(trace: Trace) -> Tensor:
     return trace.links.long()
+
+
+def _in_order(parents: list[int]) -> bool:
+    """Whether every node's subtree is an interval of the tokens that race, split by the node."""
+    tokens = [i for i, p in enumerate(parents) if p != -2]
+    children: dict[int, list[int]] = {i: [] for i in [-1, *tokens]}
+    for i in tokens:
+        if parents[i] not in children:
+            return False
+        children[parents[i]].append(i)
+    if len(children[-1]) != min(len(tokens), 1):
+        return False
+    stack, seen = [(node, -1, len(parents)) for node in children[-1]], 0
+    while stack:
+        node, low, high = stack.pop()
+        left, right = [c for c in children[node] if c < node], [c for c in children[node] if c > node]
+        if not low < node < high or len(left) > 1 or len(right) > 1:
+            return False
+        stack += [(c, low, node) for c in left] + [(c, node, high) for c in right]
+        seen += 1
+    return seen == len(tokens)

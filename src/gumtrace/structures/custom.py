@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gumtrace import constraints
 from gumtrace.kernels import ops
 from gumtrace.kernels.kinds import ATTEMPTS, EXPLICIT, NOT_A_NUMBER, Geometry
 from gumtrace.structures import checks
@@ -27,25 +26,13 @@ from gumtrace.structures.recursion import (
     started,
 )
 from gumtrace.structures.replay import Choose, every_run
+from gumtrace.structures.support import IndicatorSupport
 from gumtrace.structures.words import Words
 from gumtrace.traces.trace import Layout, Trace, indicator
 
 NOT_OURS = (
     "Custom: the algorithm does not make this trace: it was written into, or a hook depends on more than its arguments"
 )
-
-
-class CustomWords(Words):
-    """Keys are indices into an event of any shape."""
-
-    def key(self, key):
-        shape = self.trace.layout.event_shape
-        if len(shape) <= 1:
-            return self.name(key)
-        return f"({', '.join(self.name(int(i)) for i in np.unravel_index(key, shape))})"
-
-    def race(self, decision, keys):
-        return ", ".join(map(self.key, keys))
 
 
 class Custom(Structure):
@@ -77,7 +64,6 @@ class Custom(Structure):
     True
     """
 
-    words = CustomWords
     story = "gumtrace.explore.rows:IndependentSetStory"
 
     def __init__(
@@ -108,7 +94,11 @@ class Custom(Structure):
     def support(self):  # type: ignore[override]
         if self._combines:
             raise NotImplementedError("Custom: only the algorithm knows which values its combine can give")
-        return constraints.indicator(self._key_dim)
+        return IndicatorSupport(self._key_dim)
+
+    @classmethod
+    def words(cls, trace, names=None):
+        return CustomWords(trace, names)
 
     @property
     def _combines(self) -> bool:
@@ -235,6 +225,19 @@ class Custom(Structure):
             torch.from_numpy(links).reshape(*shape, links.shape[1]).to(device),
             self._owner,
         )
+
+
+class CustomWords(Words):
+    """Keys are indices into an event of any shape."""
+
+    def key(self, key):
+        shape = self.trace.layout.event_shape
+        if len(shape) <= 1:
+            return self.name(key)
+        return f"({', '.join(self.name(int(i)) for i in np.unravel_index(key, shape))})"
+
+    def race(self, decision, keys):
+        return ", ".join(map(self.key, keys))
 
 
 def _starting_keys(algorithm: Algorithm, logits: Tensor, event_dim: int) -> Tensor:

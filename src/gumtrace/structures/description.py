@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from gumtrace.structures import checks
 from gumtrace.structures.replay import Choose
-from gumtrace.structures.words import Words
+from gumtrace.structures.words import Names, Words
 from gumtrace.traces.trace import Layout, Trace
 
 
@@ -25,7 +25,6 @@ class Description(Distribution):
     has_log_prob: bool = False  # whether `log_prob` of a structure is known
     symmetric: bool = False  # keys (u, v) and (v, u) are one edge: values and critics' noise are symmetric matrices
     relaxations: ClassVar[Sequence[str]] = ()  # kinds that `gumtrace.relax` takes, the default first
-    words: ClassVar[type[Words]] = Words  # for the keys and races of a trace
     drawing: ClassVar[str] = "gumtrace.plotting.rows:decisions"  # of a trace: (axes, trace, labels, chances of keys)
     panel: ClassVar[str] = "gumtrace.plotting.panels:keys"  # of a decision: (axes, panel, caption)
     story: ClassVar[str | None] = None  # its `Story` in the explorer
@@ -63,6 +62,11 @@ class Description(Distribution):
         """The layout of traces, and the size of each item that its kernel needs (k, or a number of nodes), (*B,); None
         where all items have the layout's."""
         raise NotImplementedError
+
+    @classmethod
+    def words(cls, trace: Trace, names: Names | None = None) -> Words:
+        """Names for the keys and races of one trace."""
+        return Words(trace, names)
 
     def value_entries(self) -> Tensor | None:
         """Indices into a flattened 0/1 value of the entries that are neither always 0 nor copies of another; None for

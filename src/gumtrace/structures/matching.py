@@ -7,39 +7,13 @@ map:   the winner's row and column leave combine:  the set of winners
 import torch
 from torch import Tensor
 
-from gumtrace import constraints
 from gumtrace.kernels.kinds import MATCHING, Geometry
 from gumtrace.structures.base import Structure
 from gumtrace.structures.exact import matching_log_prob
 from gumtrace.structures.replay import Choose
+from gumtrace.structures.support import Support, binary
 from gumtrace.structures.words import Words
 from gumtrace.traces.trace import Layout, indicator
-
-
-class MatchingWords(Words):
-    """`names` is a pair, of rows and of columns."""
-
-    short_races = True
-
-    def labels(self):
-        return (range(self.geometry.n), range(self.geometry.m)) if self.names is None else self.names
-
-    def key(self, key):
-        row, column = divmod(key, self.geometry.m)
-        return f"row {row}, column {column}" if self.names is None else self.short_key(key)
-
-    def short_key(self, key):
-        row, column = divmod(key, self.geometry.m)
-        rows, columns = self.labels()
-        return f"{rows[row]}, {columns[column]}"
-
-    def race(self, decision, keys):
-        m = self.geometry.m
-        return f"{_count({key // m for key in keys}, 'row')}, {_count({key % m for key in keys}, 'column')}"
-
-
-def _count(things: set[int], name: str) -> str:
-    return f"{len(things)} {name}" + "s" * (len(things) != 1)
 
 
 class Matching(Structure):
@@ -61,7 +35,6 @@ class Matching(Structure):
 
     has_log_prob = True
     relaxations = ("sinkhorn",)
-    words = MatchingWords
     drawing = "gumtrace.plotting.rows:matching"
     panel = "gumtrace.plotting.panels:matrix"
     story = "gumtrace.explore.rows:MatchingStory"
@@ -71,7 +44,11 @@ class Matching(Structure):
 
     @property
     def support(self):  # type: ignore[override]
-        return constraints.matching(self.racing)
+        return MatchingSupport(self.racing)
+
+    @classmethod
+    def words(cls, trace, names=None):
+        return MatchingWords(trace, names)
 
     def _unpadded_mask(self, key_shape):
         n, m = key_shape
@@ -107,3 +84,43 @@ class Matching(Structure):
         from gumtrace.relaxations.sinkhorn import sinkhorn
 
         return sinkhorn(scores)
+
+
+class MatchingWords(Words):
+    """`names` is a pair, of rows and of columns."""
+
+    short_races = True
+
+    def labels(self):
+        return (range(self.geometry.n), range(self.geometry.m)) if self.names is None else self.names
+
+    def key(self, key):
+        row, column = divmod(key, self.geometry.m)
+        return f"row {row}, column {column}" if self.names is None else self.short_key(key)
+
+    def short_key(self, key):
+        row, column = divmod(key, self.geometry.m)
+        rows, columns = self.labels()
+        return f"{rows[row]}, {columns[column]}"
+
+    def race(self, decision, keys):
+        m = self.geometry.m
+        return f"{_count({key // m for key in keys}, 'row')}, {_count({key % m for key in keys}, 'column')}"
+
+
+class MatchingSupport(Support):
+    """0/1 matrices with at most one 1 in a row or column, to which no racing key could be added."""
+
+    def __init__(self, racing: Tensor):
+        self.racing = racing
+        super().__init__(2)
+
+    def check(self, value: Tensor) -> Tensor:
+        rows, cols = value.sum(-1), value.sum(-2)
+        apart = (rows <= 1).all(-1) & (cols <= 1).all(-1)
+        open_keys = (rows == 0)[..., :, None] & (cols == 0)[..., None, :] & self.racing
+        return binary(value, self.racing).flatten(-2).all(-1) & apart & ~open_keys.flatten(-2).any(-1)
+
+
+def _count(things: set[int], name: str) -> str:
+    return f"{len(things)} {name}" + "s" * (len(things) != 1)

@@ -7,10 +7,10 @@ map:   the winner leaves         combine:  the winners in order
 import torch
 from torch import Tensor
 
-from gumtrace import constraints
 from gumtrace.kernels.kinds import PERMUTATION, Geometry
 from gumtrace.structures.base import Structure
 from gumtrace.structures.replay import Choose
+from gumtrace.structures.support import Support, binary
 from gumtrace.traces.trace import Layout, Trace
 
 
@@ -46,7 +46,7 @@ class Permutation(Structure):
 
     @property
     def support(self):  # type: ignore[override]
-        return constraints.permutation_matrix(self.racing) if self.matrix else constraints.permutation(self.racing)
+        return PermutationMatrixSupport(self.racing) if self.matrix else PermutationSupport(self.racing)
 
     def _value_shape(self, key_shape):
         return key_shape + key_shape if self.matrix else key_shape
@@ -89,6 +89,30 @@ class Permutation(Structure):
         from gumtrace.relaxations.sinkhorn import permutation_matrix
 
         return permutation_matrix(scores)
+
+
+class PermutationSupport(Support):
+    """Orders of keys in which those that do not race stay at their own index."""
+
+    def __init__(self, racing: Tensor):
+        self.racing = racing
+        super().__init__(1)
+
+    def check(self, value: Tensor) -> Tensor:
+        keys = torch.arange(value.shape[-1], device=value.device)
+        return (value.sort(-1).values == keys).all(-1) & ((value == keys) | self.racing).all(-1)
+
+
+class PermutationMatrixSupport(Support):
+    """0/1 matrices with one 1 in each racing row and column and none elsewhere."""
+
+    def __init__(self, racing: Tensor):
+        self.racing = racing
+        super().__init__(2)
+
+    def check(self, value: Tensor) -> Tensor:
+        rows, cols = value.sum(-1) == self.racing, value.sum(-2) == self.racing
+        return binary(value).flatten(-2).all(-1) & (rows & cols).all(-1)
 
 
 def _vector_of(trace: Trace) -> Tensor:

@@ -7,21 +7,15 @@ map:   the winner joins two parts, edges inside them leave  combine:  the set of
 import torch
 from torch import Tensor
 
-from gumtrace import constraints
 from gumtrace.kernels import ops
 from gumtrace.kernels.kinds import SPANNING_TREE, SPARSE_TREE, Geometry
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.exact import spanning_tree_log_prob
 from gumtrace.structures.replay import Choose
+from gumtrace.structures.support import Support, binary, count, part_count
 from gumtrace.structures.words import EdgeWords
 from gumtrace.traces.trace import Layout, indicator
-
-
-class SpanningTreeWords(EdgeWords):
-    def race(self, decision, keys):
-        parts = int((self.trace.winners >= 0).sum()) + self.geometry.extra - decision
-        return f"edges between {parts} parts"
 
 
 class SpanningTree(Structure):
@@ -48,7 +42,6 @@ class SpanningTree(Structure):
     has_log_prob = True
     symmetric = True
     relaxations = ("matrix-tree",)
-    words = SpanningTreeWords
     drawing = "gumtrace.plotting.graphs:spanning_tree"
     panel = "gumtrace.plotting.panels:edges"
     story = "gumtrace.explore.graphs:SpanningTreeStory"
@@ -101,8 +94,12 @@ class SpanningTree(Structure):
     @property
     def support(self):  # type: ignore[override]
         if self._edges is not None:
-            return constraints.sparse_forest(self.racing, self._edges, self.node_counts, self.components)
-        return constraints.forest(self.racing, self.node_counts, self.components)
+            return SparseForestSupport(self.racing, self._edges, self.node_counts, self.components)
+        return ForestSupport(self.racing, self.node_counts, self.components)
+
+    @classmethod
+    def words(cls, trace, names=None):
+        return SpanningTreeWords(trace, names)
 
     def _trace_layout(self, key_shape):
         c = self.components
@@ -204,6 +201,46 @@ class SpanningTree(Structure):
         return spanning_tree_marginals(scores, self._lengths)
 
 
+class SpanningTreeWords(EdgeWords):
+    def race(self, decision, keys):
+        parts = int((self.trace.winners >= 0).sum()) + self.geometry.extra - decision
+        return f"edges between {parts} parts"
+
+
+class ForestSupport(Support):
+    """Symmetric 0/1 matrices of forests with `components` trees over the first `nodes` nodes, of edges that race."""
+
+    def __init__(self, racing: Tensor, nodes: Tensor, components: int):
+        self.racing = racing | racing.mT
+        self.nodes, self.components = nodes, components
+        super().__init__(2)
+
+    def check(self, value: Tensor) -> Tensor:
+        symmetric = (value == value.mT).flatten(-2).all(-1) & (value.diagonal(dim1=-2, dim2=-1) == 0).all(-1)
+        parts = part_count(value) - (value.shape[-1] - self.nodes)  # padding counts as parts of its own
+        return (
+            binary(value, self.racing).flatten(-2).all(-1)
+            & symmetric
+            & (count(value.flatten(-2)) == 2 * (self.nodes - self.components))
+            & (parts == self.components)
+        )
+
+
+class SparseForestSupport(Support):
+    """0/1 vectors over the edges of a graph that are forests with `components` trees, of edges that race."""
+
+    def __init__(self, racing: Tensor, edges: Tensor, nodes: Tensor, components: int):
+        self.racing = racing
+        self.edges, self.nodes, self.components = edges, nodes, components
+        super().__init__(1)
+
+    def check(self, value: Tensor) -> Tensor:
+        right = binary(value, self.racing).all(-1) & (count(value) == self.nodes - self.components)
+        flat = value.reshape(right.numel(), value.shape[-1])
+        acyclic = torch.tensor([_acyclic(self.edges[:, row > 0.5].tolist()) for row in flat], dtype=torch.bool)
+        return right & acyclic.reshape(right.shape).to(right.device)
+
+
 def _checked_components(components: int) -> int:
     if checks.integer("SpanningTree", "components", components) < 1:
         raise ValueError(f"SpanningTree: components must be at least 1, got {components}")
@@ -226,3 +263,19 @@ def _checked_edges(edge_index: Tensor, nodes: int) -> Tensor:
         ends = edge_index[:, edge].tolist()
         raise ValueError(f"SpanningTree: edge {edge} = {ends} names a node outside 0..{nodes - 1}")
     return edge_index
+
+
+def _acyclic(edges: list[list[int]]) -> bool:
+    root = {node: node for ends in edges for node in ends}
+
+    def find(v: int) -> int:
+        while root[v] != v:
+            root[v] = root[root[v]]
+            v = root[v]
+        return v
+
+    for u, v in zip(*edges, strict=True):
+        if find(u) == find(v):
+            return False
+        root[find(u)] = find(v)
+    return True

@@ -7,12 +7,12 @@ map:   the winner leaves         combine:  the set of winners
 import torch
 from torch import Tensor
 
-from gumtrace import constraints
 from gumtrace.kernels.kinds import SUBSET, Geometry
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.exact import subset_log_prob
 from gumtrace.structures.replay import Choose
+from gumtrace.structures.support import Support, binary, count
 from gumtrace.traces.trace import Layout, indicator
 
 
@@ -63,7 +63,7 @@ class Subset(Structure):
 
     @property
     def support(self):  # type: ignore[override]
-        return constraints.subset(self.racing, self.k)
+        return SubsetSupport(self.racing, self.k)
 
     def _trace_layout(self, key_shape):
         (d,) = key_shape
@@ -126,6 +126,17 @@ class Subset(Structure):
 
         k = self.k if self._number is None else self._number  # an int where it was one: reading a tensor synchronises
         return relax_subset(scores, k, kind)
+
+
+class SubsetSupport(Support):
+    """0/1 vectors with k ones, at keys that race."""
+
+    def __init__(self, racing: Tensor, k: Tensor):
+        self.racing, self.k = racing, k
+        super().__init__(1)
+
+    def check(self, value: Tensor) -> Tensor:
+        return binary(value, self.racing).all(-1) & (count(value) == self.k)
 
 
 def _out_of_range(where: str, k: int, bound: int) -> str:
