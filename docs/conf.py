@@ -67,8 +67,9 @@ nitpick_ignore_regex = [
     # Other projects and Python's own library: their inventories would have to come from the network.
     ("py:.*", r"(torch|nn|np|numpy|matplotlib|collections|pathlib|typing)\..*"),
     ("py:.*", r"(Any|Callable|Iterable|Iterator|Mapping|Sequence|Path|Tensor)"),
-    # Types that only pass through: what a layout is, and the curve of a toy run.
+    # Types that only pass through: what a layout is, what `Structure` derives from, and the curve of a toy run.
     ("py:class", r"gumtrace\.(traces\.trace\.Layout|toy\.optimise\.Curve)"),
+    ("py:class", r"gumtrace\.structures\.(description\.Description|words\.Words)"),
 ]
 
 # Looks ---------------------------------------------------------------------------------------------
