@@ -142,7 +142,7 @@ class _Supernodes:
     """The nodes and the contracted cycles of a trace, numbered as its decisions are."""
 
     def __init__(self, trace: Trace):
-        self.n = trace.layout.geometry.n
+        self.n = trace.layout.event_shape[-1]
         self.links = trace.links.tolist()  # the cycle that each became part of
         self.winners = trace.winners.tolist()  # the edge that each chose
 

@@ -10,7 +10,7 @@ from gumtrace.plotting.curves import optimisation, variance
 from gumtrace.plotting.panels import steps
 from gumtrace.plotting.style import INK, chances
 from gumtrace.structures.description import load
-from gumtrace.structures.words import Names
+from gumtrace.structures.words import Names, Words
 from gumtrace.traces.trace import Trace
 
 __all__ = ["decisions", "gallery", "optimisation", "steps", "structure", "variance"]
@@ -29,14 +29,14 @@ def structure(trace: Trace, *, logits=None, ax=None, title: str | None = None, l
     """
     drawn = trace.layout.structure
     ax = _axes(trace, ax, title)
-    load(drawn.drawing)(ax, trace, drawn.words(trace, labels).labels(), chances(logits, trace.layout.geometry.keys))
+    load(drawn.drawing)(ax, drawn.words(trace, labels), chances(logits, trace.layout.geometry.keys))
     return ax
 
 
 def decisions(trace: Trace, *, ax=None, title: str | None = None, labels: Names | None = None):
     """Draws the decisions of one trace of any structure: a row each, the keys that raced shaded, the winner filled."""
     ax = _axes(trace, ax, title)
-    rows.decisions(ax, trace, labels or range(trace.layout.geometry.keys), None)
+    rows.decisions(ax, Words(trace, labels))
     return ax
 
 

@@ -6,24 +6,22 @@ from collections import defaultdict
 import numpy as np
 
 from gumtrace.plotting.style import ACCENT, CHOSEN, FAINT, INK, MANY, PAPER, SHADES, SOFT, badge, bare, mix, node
-from gumtrace.structures.arborescence import supernodes
+from gumtrace.structures.arborescence import ArborescenceWords, supernodes
 from gumtrace.structures.binary_tree import depth
-from gumtrace.structures.words import ends as edge_ends
-from gumtrace.traces.trace import Trace
+from gumtrace.structures.spanning_tree import SpanningTreeWords
+from gumtrace.structures.words import Words
 
 
-def spanning_tree(ax, trace: Trace, names, chance) -> None:
+def spanning_tree(ax, words: SpanningTreeWords, chance) -> None:
     """Nodes on a circle, the edges of the tree numbered in order of choice, the others faint."""
-    geometry = trace.layout.geometry
-    chosen = [k for k in trace.winners.tolist() if k >= 0]
-    listed = geometry.edges is not None  # a matrix holds each edge twice, and padding
-    n = geometry.n if listed else len(chosen) + geometry.extra
-    ends = [edge_ends(geometry, k) for k in range(geometry.keys)]
+    n, ends, names = words.nodes, words.edges(), words.labels()
+    chosen = [k for k in words.trace.winners.tolist() if k >= 0]
     at = circle(n)
-    usual = 0.25 if n <= MANY or listed else 0.0
-    for k, (u, v) in enumerate(ends):
+    complete = len(ends) == n * (n - 1) // 2
+    usual = 0.0 if n > MANY and complete else 0.25  # all edges of a large graph would be a blot
+    for k, (u, v) in ends.items():
         strength = usual if chance is None else chance[k]
-        if max(u, v) < n and (u < v or listed) and strength > (0 if n <= MANY else 0.1):
+        if strength > (0 if n <= MANY else 0.1):
             ax.plot(*at[[u, v]].T, color=mix(SOFT, 0.12 + 0.6 * strength), linewidth=0.6 + 0.9 * strength, zorder=1)
     taken = list(at)  # places that a number must keep away from
     for k in chosen:
@@ -63,9 +61,9 @@ def _distance(point: np.ndarray, start: np.ndarray, end: np.ndarray) -> float:
     return float(np.linalg.norm(point - start - along * (end - start)))
 
 
-def arborescence(ax, trace: Trace, names, chance) -> None:
+def arborescence(ax, words: ArborescenceWords, chance) -> None:
     """Layers below the root. Contracted cycles are shaded; an edge that was dropped when its cycle opened is dashed."""
-    n, root = trace.layout.geometry.n, trace.layout.geometry.extra
+    trace, names, n, root = words.trace, words.labels(), words.nodes, words.root
     links = trace.links.tolist()
     parent = {v: u for u, v in trace.value.nonzero().tolist()}
     at, room = _layered(parent, root)
@@ -173,9 +171,9 @@ def arrow(ax, start, end, from_disc, to_disc, **style) -> None:
     )
 
 
-def binary_tree(ax, trace: Trace, names, chance) -> None:
+def binary_tree(ax, words: Words, chance) -> None:
     """Tokens from left to right, each as deep as it is in the tree."""
-    parents = trace.links.tolist()
+    parents, names = words.trace.links.tolist(), words.labels()
     level = [depth(i, parents) if parents[i] > -2 else -1 for i in range(len(parents))]
     low = -max(level, default=0) - 0.9
     for i, parent in enumerate(parents):

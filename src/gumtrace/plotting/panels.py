@@ -29,7 +29,7 @@ from gumtrace.structures.arborescence import supernodes
 from gumtrace.structures.base import Structure
 from gumtrace.structures.binary_tree import depth
 from gumtrace.structures.description import load
-from gumtrace.structures.words import Names, Words, ends
+from gumtrace.structures.words import Names
 from gumtrace.traces.trace import Trace
 
 EARLIER = 0.5  # how much of its colour a winner of an earlier decision keeps
@@ -41,7 +41,7 @@ class Panel:
     """One decision as it is drawn, or the end of the run."""
 
     trace: Trace
-    words: Words
+    words: Any  # `Words` of the structure
     earlier: list[Step]  # the decisions before
     step: Step | None  # None: the run is over
     share: dict[int, float]  # of the keys that race: their chances to win
@@ -167,8 +167,8 @@ def keys(ax, panel: Panel, caption: str) -> None:
 
 def matrix(ax, panel: Panel, caption: str) -> None:
     """Rows and columns; what is crossed out is gone."""
-    geometry = panel.trace.layout.geometry
-    _grid(ax, panel, geometry.n, geometry.m, caption, panel.names)
+    rows, columns = panel.trace.layout.event_shape
+    _grid(ax, panel, rows, columns, caption, panel.names)
 
 
 def _grid(ax, panel: Panel, rows: int, columns: int, caption: str, sides=None) -> None:
@@ -189,23 +189,19 @@ def _grid(ax, panel: Panel, rows: int, columns: int, caption: str, sides=None) -
 
 def edges(ax, panel: Panel, caption: str) -> None:
     """Nodes on a circle and the edges that still join two parts."""
-    geometry = panel.trace.layout.geometry
-    listed = geometry.edges is not None  # a matrix has padding
-    n = geometry.n if listed else int((panel.trace.winners >= 0).sum()) + geometry.extra
-    at, order = circle(n), panel.order
+    at, order, ends = circle(panel.words.nodes), panel.order, panel.words.ends
     for k in panel.share.keys() - order.keys():
         width = 0.5 + 2 * (panel.share[k] / panel.highest) ** 0.5
-        ax.plot(*at[list(ends(geometry, k))].T, color=panel.grey(k), linewidth=width, zorder=1)
+        ax.plot(*at[list(ends(k))].T, color=panel.grey(k), linewidth=width, zorder=1)
     for k in order:
-        ax.plot(*at[list(ends(geometry, k))].T, color=panel.won(k), linewidth=2.6, zorder=2, solid_capstyle="round")
+        ax.plot(*at[list(ends(k))].T, color=panel.won(k), linewidth=2.6, zorder=2, solid_capstyle="round")
     _nodes(ax, at, panel.names)
     bare(ax, (-1.2, 1.2), (-1.2, 1.2), caption)
 
 
 def arrows(ax, panel: Panel, caption: str) -> None:
     """Nodes on a circle, the edges into one of them or into a cycle, which is shaded once it races as one."""
-    geometry, links = panel.trace.layout.geometry, panel.trace.links.tolist()
-    n = geometry.n
+    links, n = panel.trace.links.tolist(), panel.words.nodes
     at = circle(n)
     told = {step.decision for step in panel.earlier} | ({panel.step.decision} if panel.step else set())
     holds = {v: [s for s in supernodes(v, links) if s in told] for v in range(n)}
@@ -215,7 +211,7 @@ def arrows(ax, panel: Panel, caption: str) -> None:
         shade = SHADES[min(len(supernodes(cycle, links)), len(SHADES) - 1)]
         blob(ax, list(zip(at[inside], np.roll(at[inside], 1, 0), strict=True)), 0.24 + 0.08 * level, shade)
         ax.fill(*at[inside].T, color=shade, linewidth=0, zorder=0.5)
-    discs = _nodes(ax, at, panel.names, root=geometry.extra)
+    discs = _nodes(ax, at, panel.names, root=panel.words.root)
 
     def draw(key: int, **look) -> None:
         u, v = divmod(key, n)

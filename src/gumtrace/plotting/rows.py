@@ -4,11 +4,13 @@ import numpy as np
 
 from gumtrace.plotting.style import CHOSEN, FAINT, INK, MANY, PAPER, SOFT, badge, bare, mix
 from gumtrace.steps import member_keys
+from gumtrace.structures.words import Words
 from gumtrace.traces.trace import Trace
 
 
-def subset(ax, trace: Trace, names, chance) -> None:
+def subset(ax, words: Words, chance) -> None:
     """Bars as high as a key's chance, the chosen ones filled and numbered in order of choice."""
+    trace, names = words.trace, words.labels()
     d = trace.layout.geometry.keys
     height = np.full(d, 0.28) if chance is None else 0.04 + 0.96 * chance
     order = _order(trace)
@@ -23,8 +25,9 @@ def subset(ax, trace: Trace, names, chance) -> None:
     bare(ax, (-0.8, d - 0.2), (-0.25, 1.25 if chance is not None else 0.75), caption, equal=False)
 
 
-def permutation(ax, trace: Trace, names, chance) -> None:
+def permutation(ax, words: Words, chance) -> None:
     """From each key on the left a line to the position it took on the right, darker the earlier."""
+    trace, names = words.trace, words.labels()
     d = trace.layout.geometry.keys
     order = _order(trace)
     bend = np.linspace(0, 1, 60)
@@ -47,16 +50,16 @@ def permutation(ax, trace: Trace, names, chance) -> None:
     bare(ax, (-0.35, 1.35), (-0.6, d + 0.1), "darker: earlier", equal=False)
 
 
-def matching(ax, trace: Trace, names, chance) -> None:
+def matching(ax, words: Words, chance) -> None:
     """The matrix: winners filled and numbered; any other cell says at which step its row or column was crossed out."""
-    n, m = trace.layout.geometry.n, trace.layout.geometry.m
-    order = _order(trace)
+    n, m = words.trace.layout.event_shape
+    order = _order(words.trace)
     row_at = {k // m: b for k, b in order.items()}
     column_at = {k % m: b for k, b in order.items()}
     shade = np.full(n * m, 0.2) if chance is None else chance**0.5
     cells(ax, n, m, {k: CHOSEN if k in order else mix(SOFT, 0.08 + 0.5 * shade[k]) for k in range(n * m)})
     if small := max(n, m) <= MANY:
-        margins(ax, *names)
+        margins(ax, *words.labels())
         for k in range(n * m):
             i, j = divmod(k, m)
             if k in order:
@@ -68,15 +71,16 @@ def matching(ax, trace: Trace, names, chance) -> None:
     bare(ax, (-1.3, m - 0.2), (0.3 - n, 1.3), "small: the step that crossed a cell out" if small else "")
 
 
-def decisions(ax, trace: Trace, names, chance) -> None:
+def decisions(ax, words: Words, chance=None) -> None:
     """Any trace as its incidence of decisions and keys: a row a decision, its members shaded, its winner filled."""
+    trace = words.trace
     winners = trace.winners.tolist()
     taken = [(winners[b], keys) for b, keys in enumerate(member_keys(trace)) if winners[b] >= 0]
     rows, d = len(taken), trace.layout.geometry.keys
     raced = {i * d + k: FAINT for i, (_, keys) in enumerate(taken) for k in keys}
     cells(ax, rows, d, raced | {i * d + winner: CHOSEN for i, (winner, _) in enumerate(taken)})
     if max(rows, d) <= MANY:
-        margins(ax, range(1, rows + 1), names)
+        margins(ax, range(1, rows + 1), words.labels())
     bare(ax, (-1.3, d - 0.2), (0.3 - rows, 1.3), "rows: decisions, columns: the keys that raced")
 
 

@@ -147,11 +147,15 @@ class Arborescence(Structure):
 class ArborescenceWords(EdgeWords):
     line = " -> "
 
+    @property
+    def root(self) -> int:
+        return self.trace.layout.geometry.extra
+
     def race(self, decision, keys):
-        if decision < self.geometry.n:
+        if decision < self.nodes:
             return f"edges into {self.name(decision)}"
         links = self.trace.links.tolist()
-        inside = [v for v in range(self.geometry.n) if decision in supernodes(v, links)]
+        inside = [v for v in range(self.nodes) if decision in supernodes(v, links)]
         return f"edges into {{{' '.join(map(self.name, inside))}}}"
 
 

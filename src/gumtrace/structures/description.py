@@ -25,7 +25,7 @@ class Description(Distribution):
     has_log_prob: bool = False  # whether `log_prob` of a structure is known
     symmetric: bool = False  # keys (u, v) and (v, u) are one edge: values and critics' noise are symmetric matrices
     relaxations: ClassVar[Sequence[str]] = ()  # kinds that `gumtrace.relax` takes, the default first
-    drawing: ClassVar[str] = "gumtrace.plotting.rows:decisions"  # of a trace: (axes, trace, labels, chances of keys)
+    drawing: ClassVar[str] = "gumtrace.plotting.rows:decisions"  # of a trace: (axes, words, chances of keys)
     panel: ClassVar[str] = "gumtrace.plotting.panels:keys"  # of a decision: (axes, panel, caption)
     story: ClassVar[str | None] = None  # its `Story` in the explorer
     _per_item: ClassVar[Sequence[str]] = ("_sizes", "_lengths")  # attributes that are one for all items, (), or (*B,)
@@ -114,9 +114,6 @@ class Description(Distribution):
         mean the same. Which keys race, and how fast, may differ."""
         if type(self) is not type(other) or self.key_shape != other.key_shape:
             return f"{self} and {other} are not of one kind and size"
-        ours, theirs = self._layout.geometry, other._layout.geometry
-        if ours.edges is not None and (ours.n != theirs.n or not torch.equal(ours.edges, theirs.edges)):
-            return f"{self} and {other} are not over the same graph"
         compared = {"lengths": (self._item_lengths(), other._item_lengths())}
         compared |= {name: (getattr(self, name), getattr(other, name)) for name in self.settings}
         for name, (a, b) in compared.items():

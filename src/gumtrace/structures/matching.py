@@ -92,20 +92,24 @@ class MatchingWords(Words):
     short_races = True
 
     def labels(self):
-        return (range(self.geometry.n), range(self.geometry.m)) if self.names is None else self.names
+        rows, columns = self.trace.layout.event_shape
+        return (range(rows), range(columns)) if self.names is None else self.names
 
     def key(self, key):
-        row, column = divmod(key, self.geometry.m)
+        row, column = self._place(key)
         return f"row {row}, column {column}" if self.names is None else self.short_key(key)
 
     def short_key(self, key):
-        row, column = divmod(key, self.geometry.m)
+        row, column = self._place(key)
         rows, columns = self.labels()
         return f"{rows[row]}, {columns[column]}"
 
     def race(self, decision, keys):
-        m = self.geometry.m
-        return f"{_count({key // m for key in keys}, 'row')}, {_count({key % m for key in keys}, 'column')}"
+        rows, columns = zip(*map(self._place, keys), strict=True)
+        return f"{_count(set(rows), 'row')}, {_count(set(columns), 'column')}"
+
+    def _place(self, key: int) -> tuple[int, int]:
+        return divmod(key, self.trace.layout.event_shape[-1])
 
 
 class MatchingSupport(Support):

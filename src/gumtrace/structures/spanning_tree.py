@@ -181,6 +181,13 @@ class SpanningTree(Structure):
             return f"is not a graph of at least {self.components} nodes in at most {self.components} connected parts"
         return "is not connected: some nodes have no path of racing edges between them (or there is no node at all)"
 
+    def mismatch(self, other):
+        if isinstance(other, SpanningTree) and self.is_sparse and other.is_sparse:
+            ours, theirs = self._layout.geometry, other._layout.geometry
+            if ours.n != theirs.n or not torch.equal(ours.edges, theirs.edges):
+                return f"{self} and {other} are not over the same graph"
+        return super().mismatch(other)
+
     def value_entries(self):
         """The upper triangle."""
         if self.is_sparse:
@@ -202,9 +209,24 @@ class SpanningTree(Structure):
 
 
 class SpanningTreeWords(EdgeWords):
+    @property
+    def nodes(self):
+        """Without the padding of a matrix."""
+        geometry = self.trace.layout.geometry
+        return geometry.n if geometry.edges is not None else len(self.order()) + geometry.extra
+
+    def ends(self, key):
+        edges = self.trace.layout.geometry.edges
+        return super().ends(key) if edges is None else tuple(edges[:, key].tolist())
+
+    def edges(self) -> dict[int, tuple[int, int]]:
+        """The keys that are edges of the graph, with their ends."""
+        n, listed = self.nodes, self.trace.layout.geometry.edges is not None
+        ends = {key: self.ends(key) for key in range(self.trace.layout.geometry.keys)}
+        return {key: (u, v) for key, (u, v) in ends.items() if listed or u < v < n}
+
     def race(self, decision, keys):
-        parts = int((self.trace.winners >= 0).sum()) + self.geometry.extra - decision
-        return f"edges between {parts} parts"
+        return f"edges between {len(self.order()) + self.trace.layout.geometry.extra - decision} parts"
 
 
 class ForestSupport(Support):

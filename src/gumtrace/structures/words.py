@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gumtrace.kernels.kinds import Geometry
 from gumtrace.traces.trace import Trace
 
 Names = Sequence[Any]  # of keys, nodes or tokens
@@ -20,7 +19,6 @@ class Words:
 
     def __init__(self, trace: Trace, names: Names | None = None):
         self.trace, self.names = trace, names
-        self.geometry = trace.layout.geometry
 
     def name(self, i: int) -> str:
         return str(i if self.names is None else self.names[i])
@@ -42,22 +40,24 @@ class Words:
 
     def labels(self) -> Any:
         """The names that a picture writes beside keys, nodes or tokens."""
-        return range(max(self.geometry.n, self.geometry.keys)) if self.names is None else self.names
+        return range(self.trace.layout.geometry.keys) if self.names is None else self.names
 
 
 class EdgeWords(Words):
-    """Keys are edges between named nodes."""
+    """Keys are edges between named nodes: entries of an adjacency matrix, unless `nodes` and `ends` say otherwise."""
 
     short_races = True
     line = " - "  # between the two ends
 
+    @property
+    def nodes(self) -> int:
+        return self.trace.layout.event_shape[-1]
+
+    def ends(self, key: int) -> tuple[int, int]:
+        return divmod(key, self.trace.layout.event_shape[-1])
+
     def key(self, key: int) -> str:
-        return self.line.join(self.name(node) for node in ends(self.geometry, key))
+        return self.line.join(self.name(node) for node in self.ends(key))
 
-
-def ends(geometry: Geometry, key: int) -> tuple[int, int]:
-    """The nodes that an edge joins: of a graph given by its edges, or of a matrix over its nodes."""
-    if geometry.edges is None:
-        return divmod(key, geometry.n)
-    u, v = geometry.edges[:, key].tolist()
-    return u, v
+    def labels(self) -> Any:
+        return range(self.nodes) if self.names is None else self.names
