@@ -17,13 +17,10 @@ from gumtrace.benchmark import machine
 from gumtrace.toy import Problem, problem
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
-PAGES = {  # structures: page -> how the benchmarks call it
-    "subset": "Subset",
-    "permutation": "Permutation",
-    "matching": "Matching",
-    "spanning-tree": "SpanningTree",
-    "arborescence": "Arborescence",
-    "binary-tree": "BinaryTree",
+PAGES = {  # structures whose pages show a cost: page -> its title, which is how the benchmarks call it
+    page.stem: page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    for page in sorted((Path(__file__).parent / "structures").glob("*.md"))
+    if page.stem != "custom" and f"cost-{page.stem}.md" in page.read_text(encoding="utf-8")
 }
 ESTIMATORS = {  # estimators: page -> rows of benchmarks/results/variance.json
     "noise-reinforce": ("E-REINFORCE+",),

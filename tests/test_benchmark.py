@@ -12,15 +12,7 @@ from gumtrace.benchmark import CASES, RELAXED, STEPS, STRUCTURES, Case, CheckFai
 from gumtrace.benchmark.records import commit
 from gumtrace.cli import bench
 
-TINY = {
-    "SpanningTree": {"n": 5},
-    "Matching": {"n": 4},
-    "Arborescence": {"n": 5},
-    "BinaryTree": {"n": 6},
-    "Permutation": {"d": 6},
-    "Subset": {"d": 7, "k": 3},
-    "SpanningTree.from_edges": {"nodes": 6, "edges": 12},
-}
+TINY = {name: recipe.tiny for name, recipe in STRUCTURES.items()}
 
 
 def command(*words: str) -> int:
@@ -133,7 +125,7 @@ def test_command(few_cases, tmp_path, capsys, monkeypatch, plain):
     file = tmp_path / "new" / "r.json"
     assert command("--quick", "--repeat", "1", "--structures", "binarytree,Subset,Matching", "--json", str(file)) == 0
     out, err = capsys.readouterr()
-    for word in ("BinaryTree n=6", "Matching n=4", "log_prob+backward", "trace_reinforce", "ratio", "copies"):
+    for word in ("BinaryTree n=5", "Matching n=3", "log_prob+backward", "trace_reinforce", "ratio", "copies"):
         assert word in out
     assert "Subset" not in out  # not among the quick ones
     assert "17 records" in err
