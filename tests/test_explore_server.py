@@ -132,7 +132,7 @@ def test_a_run_that_fails_is_told_here_and_there(ask, monkeypatch, capfd):
 
     monkeypatch.setattr(server_module, "answer", fail)
     status, _, body = ask("POST", "/api/run", GOOD, JSON)
-    assert (status, json.loads(body)) == (500, {"error": "this run failed; the terminal says how"})
+    assert (status, json.loads(body)) == (500, {"error": "this run failed; see the terminal"})
     assert "ZeroDivisionError: on purpose" in capfd.readouterr().err
 
 

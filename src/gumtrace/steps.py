@@ -1,4 +1,4 @@
-"""A trace told decision by decision: who raced, who won, and how likely that was."""
+"""A trace in words, decision by decision: who raced, who won, and how likely that was."""
 
 import math
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def steps(dist: Structure, trace: Trace, names: Names | None = None) -> list[Ste
     """
     if dist.batch_shape or trace.shape:
         raise ValueError(
-            f"steps tells one trace of one item: this distribution has batch shape {tuple(dist.batch_shape)}, "
+            f"steps describes one trace of one item: this distribution has batch shape {tuple(dist.batch_shape)}, "
             f"the trace has shape {tuple(trace.shape)}; index them first"
         )
     racing = dist.racing.flatten().cpu()
@@ -55,17 +55,17 @@ def steps(dist: Structure, trace: Trace, names: Names | None = None) -> list[Ste
     winners = trace.winners.tolist()
     raced = [keys[racing.numpy()[keys]].tolist() for keys in member_keys(trace)]
     words = trace.layout.structure.words(trace, names)
-    told, running = [], 0.0
+    found, running = [], 0.0
     for b in words.order():
         winner, keys = winners[b], tuple(raced[b])
         log_prob = float(logits[winner] - totals[b])
         running += log_prob
-        told.append(Step(b, words.race(b, keys), keys, winner, words.key(winner), log_prob, running))
-    return told
+        found.append(Step(b, words.race(b, keys), keys, winner, words.key(winner), log_prob, running))
+    return found
 
 
 def member_keys(trace: Trace) -> list[np.ndarray]:
-    """The keys of each decision of one trace, as far as the structure alone tells: a mask is not in the trace."""
+    """The keys of each decision of one trace. A mask is not in the trace, so masked keys are among them."""
     return members(
         trace.layout.geometry, trace.choices.cpu().contiguous().numpy(), trace.links.cpu().contiguous().numpy()
     )

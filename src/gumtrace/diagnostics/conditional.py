@@ -32,7 +32,7 @@ def check_conditional(
 ) -> ConditionalReport:
     """Draws T, then G | T, of an unbatched distribution: runs the algorithm again, and tests the law of G.
 
-    "The trace is kept" says little: a sampler with the wrong scale keeps it too. The law is what estimators need.
+    That the trace is kept is not enough: a sampler with the wrong scale keeps it too. Estimators need the distribution.
 
     >>> import gumtrace as gt
     >>> tree = gt.SpanningTree(torch.zeros(4, 4))

@@ -24,7 +24,7 @@ class GradientStatistics:
     std: float
     bias: float | None  # of the mean from the exact gradient, or from the target; None where there is neither
     bias_error: float | None  # what chance alone would give
-    calls: float  # structures the objective was asked for, an item and an estimate
+    calls: float  # structures that the objective evaluated, per item and estimate
     seconds: float  # an estimate of the whole batch, median
     mean: Tensor | None = field(default=None, repr=False, compare=False)  # of the estimates, (*batch, *keys)
 
@@ -116,7 +116,7 @@ def _cost(estimator: Estimate, dist: Structure, objective: Objective, generator,
 
 
 class _Counted:
-    """An objective that counts the structures it is asked for, an item."""
+    """An objective that counts the structures it evaluates, per item."""
 
     def __init__(self, objective: Objective):
         self.objective, self.calls = objective, 0

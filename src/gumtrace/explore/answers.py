@@ -13,12 +13,12 @@ from gumtrace.structures.base import Structure
 
 def catalogue() -> dict[str, Any]:
     """The structures there are, and how far logits and seeds go."""
-    told = [{"name": s.name, "title": s.title, "rule": s.rule} for s in STORIES.values()]
-    return {"structures": told, "largest_logit": LARGEST_LOGIT, "seeds": SEEDS}
+    structures = [{"name": s.name, "title": s.title, "rule": s.rule} for s in STORIES.values()]
+    return {"structures": structures, "largest_logit": LARGEST_LOGIT, "seeds": SEEDS}
 
 
 def answer(request: Request) -> dict[str, Any]:
-    """The whole run. `noise` holds all that changes when the noise is drawn again given the trace."""
+    """The whole run. `noise` holds what changes when the noise is drawn again given the trace."""
     story, options = request.story, request.options
     shown = story.racing(options)
     dist = distribution(request)
@@ -71,15 +71,15 @@ def _noise(request: Request, run: Run, drawn: Tensor, shown: list[int]) -> dict[
 
 def _spent(steps: list[Step], times: list[float]) -> list[list[float]]:
     """For each decision, how much of each member's time earlier decisions took: a race takes its winner's time off
-    all that raced."""
+    every key that raced."""
     taken = [0.0] * len(times)
-    told = []
+    spent = []
     for step in steps:
-        told.append([taken[key] for key in step.members])
+        spent.append([taken[key] for key in step.members])
         least = times[step.winner] - taken[step.winner]
         for key in step.members:
             taken[key] += least
-    return told
+    return spent
 
 
 def _structure_log_prob(dist: Structure, value: Tensor) -> float | None:

@@ -99,19 +99,19 @@ class ArborescenceStory(Story):
         """Nodes first, then cycles, each contracted before its race; at last they open, from the outside in."""
         n, supernodes = run.options["n"], _Supernodes(run.trace)
         losers = [key for key in self.racing(run.options) if key not in supernodes.winners]
-        told = [frame("start", self.start(run), 0.0, racing=self.racing(run.options))]
+        frames = [frame("start", self.start(run), 0.0, racing=self.racing(run.options))]
         for step in run.steps:
             if step.decision >= n:
                 inside = supernodes.nodes(step.decision)
                 removed = [key for key in losers if key // n in inside and key % n in inside]
                 losers = [key for key in losers if key not in removed]
-                told.append(_contraction(run, supernodes, step, removed, told[-1]["running"]))
-            told.append(decision(run, step, self.decision(run, step, []), []))
+                frames.append(_contraction(run, supernodes, step, removed, frames[-1]["running"]))
+            frames.append(decision(run, step, self.decision(run, step, []), []))
         chosen = list(supernodes.winners)  # the edge into each supernode, as cycles open
         for step in reversed(run.steps):
             if step.decision >= n:
-                told.append(_opening(run, supernodes, step.decision, chosen, told[-1]["running"]))
-        return [*told, frame("end", self.end(run), told[-1]["running"], removed=losers)]
+                frames.append(_opening(run, supernodes, step.decision, chosen, frames[-1]["running"]))
+        return [*frames, frame("end", self.end(run), frames[-1]["running"], removed=losers)]
 
 
 def _contraction(run: Run, supernodes: "_Supernodes", step: Step, removed: list[int], running: float) -> Frame:

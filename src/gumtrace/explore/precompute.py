@@ -22,7 +22,7 @@ OF_THE_PAGE = {"index.html", "main.js", "address.js", "icon.svg"}  # what only t
 
 
 def write(folder: Path) -> None:
-    """Writes all into a folder, which is made if need be."""
+    """Writes the files into a folder, which is created if it does not exist."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, contents in page_files().items():
         if name not in OF_THE_PAGE:
@@ -39,8 +39,8 @@ def _recorded(structure: str, seed: int) -> dict[str, Any]:
     return {"run": answer(read(asked)), "redraws": redraws}
 
 
-def _write_json(path: Path, told: Any) -> None:
-    path.write_text(json.dumps(told, allow_nan=False, separators=(",", ":")))
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, allow_nan=False, separators=(",", ":")))
 
 
 if __name__ == "__main__":

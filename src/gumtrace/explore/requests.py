@@ -1,4 +1,4 @@
-"""Reading what the page asks for. Whatever is not right is refused with a sentence that says what would be."""
+"""Reading the page's requests. A wrong one is refused with a sentence that names what is allowed."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,8 +7,8 @@ from gumtrace import structures
 from gumtrace.explore.stories import LARGEST_LOGIT, Options, Story
 from gumtrace.structures.description import load
 
-_TOLD: list[Story] = [load(structure.story)() for structure in structures.ALL if structure.story is not None]
-STORIES = {story.name: story for story in _TOLD}
+_STORIES: list[Story] = [load(structure.story)() for structure in structures.ALL if structure.story is not None]
+STORIES = {story.name: story for story in _STORIES}
 SEEDS = 100_000  # 0, 1, .. below this
 REDRAWS = 10_000  # 1, 2, .. below this: seed and redraw together make a seed below 2^32
 
@@ -19,7 +19,7 @@ class BadRequest(ValueError):
 
 @dataclass(frozen=True)
 class Request:
-    """A run to be told: logits and seed say all. With `redraw` its noise is drawn again, given the trace."""
+    """A run, determined by logits and seed. With `redraw` its noise is drawn again, given the trace."""
 
     story: Story
     options: Options

@@ -69,7 +69,7 @@ def page_files() -> dict[str, bytes]:
 
 
 def warm_up() -> Iterator[str]:
-    """Runs everything once, so that kernels are compiled before somebody waits for them; yields what comes next."""
+    """Runs every structure once, so that kernels are compiled before the first request; yields each title."""
     for name, story in STORIES.items():
         yield story.title
         answer(read({"structure": name, "redraw": 1}))
@@ -98,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(refusal.status, str(refusal))
         except Exception:
             self.server.handle_error(self.request, self.client_address)
-            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "this run failed; the terminal says how")
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "this run failed; see the terminal")
         else:
             self._send(HTTPStatus.OK, kind, body)
 
@@ -189,5 +189,5 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: the terminal is for the address and for what went wrong."""
 
 
-def _json(told: Any) -> bytes:
-    return json.dumps(told, allow_nan=False, separators=(",", ":")).encode()
+def _json(content: Any) -> bytes:
+    return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()

@@ -1,6 +1,6 @@
 """What a story of a run is made of: the options of its structure, names of its keys, and its frames in words.
 
-A frame is one thing to look at: the start, a decision, for arborescences a cycle that is contracted or opened again,
+A frame is one picture of a run: the start, a decision, for arborescences a cycle that is contracted or opened again,
 the end. Numbers in frames are those of `gumtrace.steps`.
 """
 
@@ -23,7 +23,7 @@ Options = dict[str, int]
 
 @dataclass(frozen=True)
 class Option:
-    """A whole number that a structure is asked with. Its bounds may depend on the options before it."""
+    """A whole number that sets up a structure. Its bounds may depend on the options before it."""
 
     name: str
     default: int
@@ -111,11 +111,11 @@ class Story:
 
     def frames(self, run: Run) -> list[Frame]:
         last = {key: i for i, step in enumerate(run.steps) for key in step.members}  # the last race of each key
-        told = [frame("start", self.start(run), 0.0, racing=self.racing(run.options))]
+        frames = [frame("start", self.start(run), 0.0, racing=self.racing(run.options))]
         for i, step in enumerate(run.steps):
             removed = [key for key in step.members if last[key] == i and key != step.winner]
-            told.append(decision(run, step, self.decision(run, step, removed), removed))
-        return [*told, frame("end", self.end(run), told[-1]["running"])]
+            frames.append(decision(run, step, self.decision(run, step, removed), removed))
+        return [*frames, frame("end", self.end(run), frames[-1]["running"])]
 
 
 def frame(kind: str, text: str, running: float, **more: Any) -> Frame:

@@ -24,7 +24,7 @@ from gumtrace.plotting.style import (
     node,
 )
 from gumtrace.steps import Step
-from gumtrace.steps import steps as tell
+from gumtrace.steps import steps as steps_of
 from gumtrace.structures.arborescence import supernodes
 from gumtrace.structures.base import Structure
 from gumtrace.structures.binary_tree import depth
@@ -58,8 +58,8 @@ class Panel:
     @property
     def order(self) -> dict[int, int]:
         """key -> the number of the decision that it won, this one included."""
-        told = [*self.earlier, self.step] if self.step is not None else self.earlier
-        return {step.winner: i for i, step in enumerate(told, 1)}
+        taken = [*self.earlier, self.step] if self.step is not None else self.earlier
+        return {step.winner: i for i, step in enumerate(taken, 1)}
 
     def won(self, key: int) -> Any:
         """The colour of a winner: full now and at the end, paler if it won before."""
@@ -103,13 +103,13 @@ def steps(dist: Structure, trace: Trace, *, labels: Names | None = None, columns
 
 
 def _panels(dist: Structure, trace: Trace, labels: Names | None) -> list[Panel]:
-    told = tell(dist, trace, labels)
+    taken = steps_of(dist, trace, labels)
     x = dist.log_rates.detach().flatten().double().cpu()
-    shares = [dict(zip(s.members, x[list(s.members)].softmax(-1).tolist(), strict=True)) for s in told]
+    shares = [dict(zip(s.members, x[list(s.members)].softmax(-1).tolist(), strict=True)) for s in taken]
     highest = max((share for race in shares for share in race.values()), default=1.0)
     words = trace.layout.structure.words(trace, labels)
-    panels = [Panel(trace, words, told[:i], s, shares[i], highest) for i, s in enumerate(told)]
-    return [*panels, Panel(trace, words, told, None, {}, highest)]
+    panels = [Panel(trace, words, taken[:i], s, shares[i], highest) for i, s in enumerate(taken)]
+    return [*panels, Panel(trace, words, taken, None, {}, highest)]
 
 
 def _title(panel: Panel, number: int) -> str:
@@ -203,8 +203,8 @@ def arrows(ax, panel: Panel, caption: str) -> None:
     """Nodes on a circle, the edges into one of them or into a cycle, which is shaded once it races as one."""
     links, n = panel.trace.links.tolist(), panel.words.nodes
     at = circle(n)
-    told = {step.decision for step in panel.earlier} | ({panel.step.decision} if panel.step else set())
-    holds = {v: [s for s in supernodes(v, links) if s in told] for v in range(n)}
+    taken = {step.decision for step in panel.earlier} | ({panel.step.decision} if panel.step else set())
+    holds = {v: [s for s in supernodes(v, links) if s in taken] for v in range(n)}
     for cycle in sorted({s for chain in holds.values() for s in chain}, reverse=True):  # outer ones first
         inside = [v for v in range(n) if cycle in holds[v]]
         level = max(holds[v].index(cycle) for v in inside)

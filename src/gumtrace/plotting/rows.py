@@ -51,7 +51,7 @@ def permutation(ax, words: Words, chance) -> None:
 
 
 def matching(ax, words: Words, chance) -> None:
-    """The matrix: winners filled and numbered; any other cell says at which step its row or column was crossed out."""
+    """The matrix: winners filled and numbered; any other cell shows the step that crossed out its row or column."""
     n, m = words.trace.layout.event_shape
     order = _order(words.trace)
     row_at = {k // m: b for k, b in order.items()}
@@ -65,7 +65,7 @@ def matching(ax, words: Words, chance) -> None:
             if k in order:
                 look = {"fontsize": 11, "color": PAPER, "weight": "bold"}
                 ax.text(j, -i, order[k] + 1, ha="center", va="center_baseline", **look)
-            elif i in row_at:  # a row that was never matched has nothing to say
+            elif i in row_at:  # a row that was never matched was crossed out by no step
                 look = {"fontsize": 7.5, "color": mix(INK, 0.7)}
                 ax.text(j, -i, min(row_at[i], column_at.get(j, n)) + 1, ha="center", va="center_baseline", **look)
     bare(ax, (-1.3, m - 0.2), (0.3 - n, 1.3), "small: the step that crossed a cell out" if small else "")

@@ -62,7 +62,7 @@ def mix(color: str, share: float) -> tuple:
 
 
 def bare(ax, x: tuple[float, float], y: tuple[float, float], caption: str, *, equal: bool = True) -> None:
-    """No frame and no ticks, this part of the plane in view, and a line below that says how to read it."""
+    """No frame and no ticks, this part of the plane in view, and a caption below."""
     if equal:  # the axes keep their box, so that titles in a row stay in line; they show more of the plane instead
         ax.update_datalim([(x[0], y[0]), (x[1], y[1])])
         ax.margins(0)

@@ -42,7 +42,7 @@ def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str
 # Scores count up to the first and temperatures down to the second: neither a score nor its gradient overflows.
 _BOUNDS = {torch.float32: (2.0**120, 2.0**-80), torch.float64: (2.0**900, 2.0**-500)}
 _COLDEST = {"matrix-tree": {"cpu": 2.0**-32, "cuda": 2.0**-20}}  # below, log-weights leave the range of its kernels
-_NEAR = 2.0**40  # the temperature has a say in scores up to this: larger ones are those of a hard structure
+_NEAR = 2.0**40  # scores up to this depend on the temperature: larger ones are those of a hard structure
 
 
 def _scores(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str) -> Tensor:

@@ -6,7 +6,7 @@
     expfamily     marginals of P(S) ∝ e^{Σ_S u}           coins with log odds u, given that k of them fall heads
 
 The first three differ in one increasing function only, and ν is the root of Σx = k. With w the slopes of that function
-at the root, they have the Jacobian diag(w) - w wᵀ / Σw. As w can be told from x, so can the backward: further
+at the root, they have the Jacobian diag(w) - w wᵀ / Σw. As w is a function of x, so is the backward: further
 derivatives are taken through x again.
 """
 
@@ -77,7 +77,7 @@ class _Separable(torch.autograd.Function):
 
 
 class _Coins(torch.autograd.Function):
-    """u + ν, log odds of coins of which k fall heads in the mean. Given that k do, ν has no say: it is a constant."""
+    """u + ν, log odds of coins of which k fall heads in the mean. Given that k do, ν is a constant."""
 
     @staticmethod
     def forward(ctx, u, k, largest):
@@ -140,7 +140,7 @@ def _sizes(u: Tensor, k: int | Tensor) -> tuple[Tensor, int, int]:
         sizes = given.long().expand(u.shape[:-1]).reshape(-1)
     except RuntimeError:
         raise ValueError(f"relax_subset: k {tuple(given.shape)} does not fit scores {tuple(u.shape)}") from None
-    if isinstance(k, int):  # no need to ask the device
+    if isinstance(k, int):  # no need to synchronise
         low = high = k
     else:
         low, high = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)

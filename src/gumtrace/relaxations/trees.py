@@ -2,7 +2,7 @@
 
 The marginals are the gradient of log Z, so the derivative of theirs is symmetric and a backward pass is a derivative
 in the direction of the incoming gradient. A Numba kernel on the CPU and a Triton kernel on CUDA give the marginals and
-their derivatives in one or two directions; `sweeps` says the same in torch for what these do not serve.
+their derivatives in one or two directions; `sweeps` computes the same in torch where there is no kernel.
 """
 
 from functools import cache

@@ -1,5 +1,5 @@
 """What all structures share: masks and ragged batches, shapes, noise, traces, log-probabilities, conditionals,
-validation. In what they differ, they say by `Description`."""
+validation. `Description` has what differs."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""What a structure says of itself. A structure's file overrides what differs, and no other module asks for its type."""
+"""The description of a structure: its own file overrides what differs, and no other module checks its type."""
 
 from collections.abc import Sequence
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""A trace: what an algorithm decided, in as few integers as say it."""
+"""A trace: the decisions of an algorithm, in as few integers as determine them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from gumtrace.kernels.kinds import Geometry
 class Layout:
     """What a structure's traces have in common: the kernels' view of an event, and how a trace becomes a value."""
 
-    structure: type[Any]  # the distribution's class, which says how its traces are named and drawn
+    structure: type[Any]  # the distribution's class, which describes how its traces are named and drawn
     geometry: Geometry
     event_shape: torch.Size  # of the keys: logits and G
     dtype: torch.dtype  # of 0/1 values
@@ -72,7 +72,7 @@ class Trace:
 
     @property
     def _links_only(self) -> bool:
-        """Whether decisions are the keys themselves: winners then need no slots, and links say all (a binary tree)."""
+        """Whether decisions are the keys themselves (a binary tree): winners need no slots, as links determine all."""
         return self.layout.geometry.winner_slots < self.layout.geometry.decisions
 
     @property
