@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import twins
 from cases import small
 from common import FALSE_ALARM, name_only, rebuild, seeded
 from torch.distributions import Exponential, kl_divergence
@@ -130,12 +131,26 @@ Z = torch.zeros
             lambda: gt.SpanningTree.from_edges(Z(3), EDGES.flip(1), 3),
             "same graph",
         ),
+        (
+            lambda: gt.SpanningTree.from_edges(Z(3), EDGES, 3),
+            lambda: gt.SpanningTree.from_edges(Z(3), EDGES, 4, 2),
+            "same graph",
+        ),
+        (lambda: gt.Custom(Z(3), twins.Subset(3, 1)), lambda: gt.Custom(Z(3), twins.Permutation(3)), "different algo"),
     ],
 )
 @pytest.mark.parametrize("kl", [divergences.noise_kl, divergences.trace_kl, divergences.exact_kl])
 def test_unlike_distributions_are_refused(kl, p, q, message):
     with pytest.raises(ValueError, match=message):
         kl(p(), q())
+
+
+def test_only_a_users_algorithm_knows_its_runs_on_other_keys():
+    p, q = (gt.Custom(Z(4), twins.Subset(4, 2), mask=mask) for mask in (SOME, None))
+    assert divergences.noise_kl(p, q) == 0
+    for kl in (divergences.trace_kl, divergences.exact_kl):
+        with pytest.raises(ValueError, match="only the algorithm knows"):
+            kl(p, q)
 
 
 def test_one_prior_serves_a_whole_batch():

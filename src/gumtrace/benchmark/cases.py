@@ -13,7 +13,7 @@ Size = dict[str, int]
 Make = Callable[[Tensor], Structure]
 BATCH = 1024
 CUDA_BATCH = 4096
-NO_CUDA_KERNEL = "SpanningTree.from_edges"  # its CUDA tensors visit the CPU
+NO_CUDA_KERNEL = "SpanningTree.from_edges"  # its CUDA tensors are copied to the CPU and back
 
 
 @dataclass(frozen=True)
