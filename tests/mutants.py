@@ -36,7 +36,7 @@ FAULTS = {  # name: (file, what is there, the fault)
     ),
     "a right child on the left": (f"{CPU}/binary_tree.py", "and i < above:", "and i <= above + 1:"),
     "padding of one more token": (
-        f"{STRUCTURES}/base.py",
+        f"{STRUCTURES}/description.py",
         "keep & (index < self._lengths",
         "keep & (index <= self._lengths",
     ),
