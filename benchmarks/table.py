@@ -5,6 +5,9 @@ import re
 from pathlib import Path
 
 import experiment_tables
+from variance import described, rows_of
+
+from gumtrace.estimators import ESTIMATORS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -30,20 +33,6 @@ CUDA = (  # column, step, field of its record
     ("TraceREINFORCE, host", "trace_reinforce", "ms"),
     ("SST step, host", "sst_step", "ms"),  # the host does not get ahead of it
 )
-ESTIMATORS = (
-    "E-REINFORCE+",
-    "T-REINFORCE+",
-    "X-REINFORCE+",
-    "RELAX",
-    "REBAR",
-    "Surrogate, linear",
-    "Surrogate, pairwise",
-    "Surrogate, MLP",
-    "SST",
-    "Straight-through",
-    "Gumbel-Rao",
-)
-BIASED = ("SST", "Straight-through", "Gumbel-Rao")
 STRUCTURES = {
     "tree": "tree n=10",
     "arborescence": "arborescence n=10",
@@ -56,7 +45,7 @@ VARIANCE = (
     "surrogate represents exactly. Rough: whether q is above its median, which has no gradient, so that not all "
     "estimators apply. Those that learn were trained for {warm_up} iterations of {calls} calls at fixed logits, then "
     "frozen; surrogates draw {extra} more structures, which cost no calls. REBAR makes 9 calls, and its numbers are "
-    "scaled by √(9/8). The last three are biased: in brackets, the bias in percent of the size of the gradient. "
+    "scaled by √(9/8). Those with brackets are biased: there, the bias in percent of the size of the gradient. "
     "By `benchmarks/variance.py`, {when}."
 )
 
@@ -159,7 +148,7 @@ def variance(results: dict) -> str:
         (structure, objective): min(
             r["ratio"]
             for r in results["records"]
-            if (r["structure"], r["objective"]) == (structure, objective) and r["estimator"] not in BIASED
+            if (r["structure"], r["objective"]) == (structure, objective) and described(r["estimator"]).unbiased
         )
         for structure, objective in columns
     }
@@ -169,7 +158,7 @@ def variance(results: dict) -> str:
         "| | " + " | ".join(f"{name}, smooth | rough" for name in STRUCTURES.values()) + " |",
         "|---|" + "---:|" * len(columns),
     ]
-    for name in ESTIMATORS:
+    for name in (label for cls in ESTIMATORS.values() for label in rows_of(results["records"], cls)):
         row = [_ratio(cells.get((name, *column)), best[column]) for column in columns]
         lines.append(f"| {name} | " + " | ".join(row) + " |")
     return "\n".join(lines) + "\n"
@@ -178,7 +167,7 @@ def variance(results: dict) -> str:
 def _ratio(record: dict | None, best: float) -> str:
     if record is None:
         return "–"
-    if record["estimator"] in BIASED:
+    if not described(record["estimator"]).unbiased:
         return f"{record['ratio']:.2f} ({100 * record['bias'] / record['gradient']:.0f})"
     return f"**{record['ratio']:.2f}**" if record["ratio"] == best else f"{record['ratio']:.2f}"
 

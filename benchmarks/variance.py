@@ -1,15 +1,15 @@
 """Standard deviation of the gradient at equal numbers of objective calls: python benchmarks/variance.py
 
-Every estimator that applies, on four structures with two objectives each, from logits that stand still. Estimators that
-learn are trained first, at the same number of calls an iteration, and do not learn while they are measured. Writes
-benchmarks/results/variance.json; `python benchmarks/table.py` makes the README's table of it. Under ten minutes on one
-core. `--figure FILE` draws a recorded run instead.
+Every estimator that applies, on four structures with two objectives each, at fixed logits. Estimators that learn are
+trained first, at the same number of calls an iteration, and do not learn while they are measured. Writes
+benchmarks/results/variance.json. Under ten minutes on one core. `--figure FILE` draws a recorded run instead.
 """
 
 import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import hypot, nan, sqrt
 from pathlib import Path
 
@@ -28,9 +28,7 @@ OBJECTIVES = {
     "smooth": "log(1 + q), of a random quadratic q = mean (A x - b)² of the entries x: no surrogate contains it",
     "rough": "1 if q is above its median at the start, else 0",
 }
-PLAIN = "T-REINFORCE+"  # what the others are compared with
-LEARNING = ("RELAX", "REBAR", "Surrogate, linear", "Surrogate, pairwise", "Surrogate, MLP")
-BIASED = ("SST", "Straight-through", "Gumbel-Rao")
+PLAIN = E.TraceREINFORCE.label  # what the others are compared with
 CHUNK = 5000  # estimates of the reference that are made at once
 
 
@@ -43,7 +41,8 @@ class Settings:
     replicates: int = 1000  # estimates to take the standard deviation over
     reference: int = 100_000  # estimates of T-REINFORCE+ whose mean stands for the exact gradient
     extra: int = 512  # structures without a call, for surrogates
-    temperature: float = 0.5  # of the biased estimators; where REBAR begins
+    draws: int = 4  # of the noise given the trace, for Gumbel-Rao
+    temperature: float = 0.5  # of relaxations; REBAR's initial one
     seed: int = 0
 
 
@@ -64,7 +63,7 @@ class Record:
 
 
 class KeyCritic(nn.Module):
-    """A perceptron on all keys: unlike `MatrixCritic` it knows nodes by name, as these objectives do."""
+    """A perceptron on all keys: unlike `MatrixCritic` it tells nodes apart, as these objectives do."""
 
     def __init__(self, key_shape: torch.Size):
         super().__init__()
@@ -85,32 +84,40 @@ def objectives(p: Problem) -> dict[str, Callable[[Tensor], Tensor]]:
 
 
 def applicable(p: Problem, objective: str, s: Settings) -> dict[str, Callable[[], E.Estimator]]:
-    """Estimators by name, each for `calls` objective calls an estimate."""
-    size = int(p.dist.racing.sum())
+    """Estimators by label, each for about `calls` objective calls an estimate."""
+    differentiable = objective == "smooth"
+    fitting = [
+        cls for cls in E.ESTIMATORS.values() if cls.supports(p.dist) and (differentiable or not cls.differentiates)
+    ]
+    modules = {"critic": lambda: KeyCritic(p.dist.key_shape)}
+    return {label: build for cls in fitting for label, build in variants(cls, s, int(p.dist.racing.sum()), modules)}
 
-    def surrogate(c: nn.Module) -> E.Estimator:
-        return E.SurrogateREINFORCE(c, s.calls, s.extra)
 
-    found: dict[str, Callable[[], E.Estimator]] = {
-        "E-REINFORCE+": lambda: E.NoiseREINFORCE(s.calls),
-        PLAIN: lambda: E.TraceREINFORCE(s.calls),
-        "X-REINFORCE+": lambda: E.StructureREINFORCE(s.calls),
-        "RELAX": lambda: E.RELAX(KeyCritic(p.dist.key_shape), s.calls),
-        # three calls a sample: on the structure and on two relaxations
-        "REBAR": lambda: E.REBAR(samples=round(s.calls / 3), temperature=s.temperature),
-        "Surrogate, linear": lambda: surrogate(E.LinearSurrogate(forget=1.0)),
-        "Surrogate, pairwise": lambda: surrogate(E.PairwiseSurrogate(forget=1.0)),
-        "Surrogate, MLP": lambda: surrogate(E.MLPSurrogate(size)),
-        "SST": lambda: E.StochasticSoftmax(s.temperature, s.calls),
-        "Straight-through": lambda: E.StraightThrough(s.temperature, s.calls),
-        "Gumbel-Rao": lambda: E.GumbelRao(s.temperature, s.calls, draws=4),
+def variants(
+    cls: type[E.Estimator], s: Settings, entries: int, modules: dict[str, Callable[[], nn.Module]]
+) -> Iterator[tuple[str, Callable[[], E.Estimator]]]:
+    """The rows of an estimator: one, or one for each surrogate that it can have."""
+    settings = {**asdict(s), "samples": round(s.calls / cls.calls_per_sample)}
+    if "surrogate" not in cls.settings():
+        yield cls.label, partial(cls.from_settings, settings, **modules)
+        return
+    surrogates: dict[str, Callable[[], nn.Module]] = {
+        "linear": lambda: E.LinearSurrogate(forget=1.0),
+        "pairwise": lambda: E.PairwiseSurrogate(forget=1.0),
+        "MLP": lambda: E.MLPSurrogate(entries),
     }
-    if p.name == "arborescence":
-        del found["X-REINFORCE+"]  # log_prob is intractable
-    if objective == "rough":
-        for name in ("REBAR", *BIASED):
-            del found[name]  # they need a gradient of the objective
-    return found
+    for name, surrogate in surrogates.items():
+        yield f"{cls.label}, {name}", partial(cls.from_settings, settings, **modules, surrogate=surrogate)
+
+
+def described(label: str) -> type[E.Estimator]:
+    """The estimator of a row."""
+    return next(cls for cls in E.ESTIMATORS.values() if cls.label == label.partition(", ")[0])
+
+
+def rows_of(records: list[dict], cls: type[E.Estimator]) -> list[str]:
+    """The labels that an estimator has in a recorded run."""
+    return [label for label in dict.fromkeys(r["estimator"] for r in records) if described(label) is cls]
 
 
 def measure(p: Problem, objective: str, s: Settings) -> Iterator[Record]:
@@ -121,13 +128,15 @@ def measure(p: Problem, objective: str, s: Settings) -> Iterator[Record]:
     gradient = rms(reference[p.dist.racing])
     plain = 0.0
     for name, build in sorted(applicable(p, objective, s).items(), key=lambda item: item[0] != PLAIN):
-        torch.manual_seed(s.seed)  # where critics and perceptrons begin
+        torch.manual_seed(s.seed)  # of the initial weights of critics and perceptrons
+        estimator = build()
+        learns = bool(estimator.state_dict())
         (row,) = gradient_statistics(
-            {name: build()},
+            {name: estimator},
             p.dist,
             f,
             s.replicates,
-            warm_up=s.warm_up if name in LEARNING else 0,
+            warm_up=s.warm_up if learns else 0,
             target=reference,
             generator=generator,
         )
@@ -149,7 +158,7 @@ def measure(p: Problem, objective: str, s: Settings) -> Iterator[Record]:
 
 def long_mean(p: Problem, f, s: Settings, generator: torch.Generator) -> tuple[Tensor, float]:
     """The mean of many T-REINFORCE+ estimates, and its error."""
-    estimator = E.TraceREINFORCE(s.calls)
+    estimator = E.TraceREINFORCE(samples=s.calls)
     total, square, count = torch.zeros(()), torch.zeros(()), 0
     while count < s.reference:
         grads = gradients(estimator, p.dist, f, min(CHUNK, s.reference - count), generator).double()
@@ -186,7 +195,7 @@ def figure(records: list[Record], path: Path) -> None:
             rows = [r for r in records if (r.structure, r.objective) == (structure, objective)]
             bars = [GradientStatistics(r.estimator, r.ratio, None, None, r.calls, nan) for r in rows]
             variance(bars, ax, f"{structure} {SIZES[structure]}, {objective}")
-            ax.set_xlabel("standard deviation, T-REINFORCE+ = 1")
+            ax.set_xlabel(f"standard deviation, {PLAIN} = 1")
     canvas.savefig(path, dpi=120)
 
 

@@ -8,6 +8,7 @@ A picture of a run shows the run of its page: the page's own examples are execut
 import contextlib
 import doctest
 import io
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -16,7 +17,8 @@ from typing import Any
 import matplotlib as mpl
 import torch
 from matplotlib.figure import Figure
-from page_tables import ESTIMATORS, RESULTS, tables
+from page_tables import RESULTS, ROWS, tables
+from variance import described  # benchmarks/variance.py
 
 import gumtrace as gt
 from gumtrace import estimators as E
@@ -29,7 +31,6 @@ from gumtrace.toy import Curve, applicable, optimise, problem
 HERE = Path(__file__).parent
 STYLE = {"svg.hashsalt": "gumtrace", "axes.edgecolor": SOFT, "xtick.color": SOFT, "ytick.color": SOFT}
 
-BIASED = ("SST", "Straight-through", "Gumbel-Rao")
 COLUMNS = (4, 5, 3)  # panels in a row, whichever leaves the last row fuller
 __all__ = ["draw", "tables"]
 
@@ -83,14 +84,14 @@ def gallery() -> Figure:
 def variance() -> Figure:
     """The recorded standard deviations, a dot a structure."""
     records = json.loads((RESULTS / "variance.json").read_text())["records"]
-    names = [name for rows in ESTIMATORS.values() for name in rows]
+    names = [name for rows in ROWS.values() for name in rows]
     figure = Figure(figsize=(8.6, 3.9), layout="constrained")
     marks = dict(zip(dict.fromkeys(r["structure"] for r in records), "osD^", strict=True))
     for ax, objective in zip(figure.subplots(1, 2, sharey=True), ("smooth", "rough"), strict=True):
         ax.axvline(1, color=FAINT, linewidth=6, zorder=0)
         for r in records:
             if r["objective"] == objective:
-                color = ACCENT if r["estimator"] in BIASED else CHOSEN
+                color = CHOSEN if described(r["estimator"]).unbiased else ACCENT
                 ax.plot(r["ratio"], names.index(r["estimator"]), marks[r["structure"]], color=color, alpha=0.75)
         ax.set(xscale="log", xlim=(0.1, 4), xticks=[0.1, 0.3, 1, 3], xticklabels=["0.1", "0.3", "1", "3"])
         ax.minorticks_off()
@@ -123,15 +124,12 @@ def temperature() -> Figure:
         return 100 * (row.bias or 0.0) / size, row.std / size
 
     temperatures = (0.1, 0.2, 0.4, 0.8, 1.6)
-    builds = {
-        "SST": lambda t: E.StochasticSoftmax(temperature=t, samples=8),
-        "Straight-through": lambda t: E.StraightThrough(temperature=t, samples=8),
-        "Gumbel-Rao, 8 draws": lambda t: E.GumbelRao(temperature=t, samples=8, draws=8),
-    }
+    biased = [cls for cls in E.ESTIMATORS.values() if not cls.unbiased and "temperature" in cls.settings()]
     figure = Figure(figsize=(8.6, 3.3), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for (name, build), color in zip(builds.items(), (ACCENT, SOFT, CHOSEN), strict=True):
-        points = [measure(build(t)) for t in temperatures]
+    for cls, color in zip(biased, itertools.cycle((ACCENT, SOFT, CHOSEN)), strict=False):
+        points = [measure(cls.from_settings({"temperature": t, "samples": 8, "draws": 8})) for t in temperatures]
+        name = f"{cls.label}, 8 draws" if "draws" in cls.settings() else cls.label
         for ax, values in zip((left, right), zip(*points, strict=True), strict=True):
             ax.plot(temperatures, values, "o-", color=color, label=name, markersize=4)
     right.axhline(measure(E.TraceREINFORCE(samples=8))[1], color=INK, linestyle="--", linewidth=1, label="T-REINFORCE+")

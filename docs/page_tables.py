@@ -4,34 +4,23 @@ Only the time of an estimate is measured when the site is built.
 """
 
 import json
+import re
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import table as recorded  # benchmarks/table.py, which has the tables of all structures and estimators
 import torch
+import variance  # benchmarks/variance.py
 
 from gumtrace import estimators as E
 from gumtrace.benchmark import machine
-from gumtrace.toy import Problem, problem
+from gumtrace.toy import SIZES, Problem, problem
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 PAGES = {  # structures whose pages show a cost: page -> its title, which is how the benchmarks call it
     page.stem: page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
     for page in sorted((Path(__file__).parent / "structures").glob("*.md"))
     if page.stem != "custom" and f"cost-{page.stem}.md" in page.read_text(encoding="utf-8")
-}
-ESTIMATORS = {  # estimators: page -> rows of benchmarks/results/variance.json
-    "noise-reinforce": ("E-REINFORCE+",),
-    "trace-reinforce": ("T-REINFORCE+",),
-    "structure-reinforce": ("X-REINFORCE+",),
-    "relax": ("RELAX",),
-    "rebar": ("REBAR",),
-    "surrogate-reinforce": ("Surrogate, linear", "Surrogate, pairwise", "Surrogate, MLP"),
-    "stochastic-softmax": ("SST",),
-    "straight-through": ("Straight-through",),
-    "gumbel-rao": ("Gumbel-Rao",),
 }
 NOISE = (
     "One estimate of {calls} objective calls (REBAR: 9), by `benchmarks/variance.py`, {date}. Standard deviations and "
@@ -47,17 +36,28 @@ def tables(out: Path) -> None:
     made = {f"cost-{page}": speed(name) for page, name in PAGES.items()}
     made["cost-custom"] = literal()
     made["structures"] = steps_at_a_glance()
-    made |= {f"variance-{page}": noise(rows) for page, rows in ESTIMATORS.items()}
+    made["estimators"] = estimators_at_a_glance()
+    made["reference-estimators"] = reference()
+    made |= {f"variance-{page}": noise(rows) for page, rows in ROWS.items()}
     made["updates"] = updates()
     times = measure_times()
     made["times"] = time_table(times)
-    made |= {f"time-{page}": time_sentence(page, times) for page in ESTIMATORS}
+    made |= {f"time-{page}": time_sentence(page, times) for page in ROWS}
     for name, text in made.items():
         (out / f"{name}.md").write_text(text, encoding="utf-8")
 
 
 def _load(name: str) -> dict:
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def page_of(cls: type[E.Estimator]) -> str:
+    """The name of an estimator's page: TraceREINFORCE is described by trace-reinforce.md."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
+
+
+# The rows of benchmarks/results/variance.json for the page of each estimator.
+ROWS = {page_of(cls): variance.rows_of(_load("variance")["records"], cls) for cls in E.ESTIMATORS.values()}
 
 
 def speed(structure: str) -> str:
@@ -117,7 +117,36 @@ def steps_at_a_glance() -> str:
     return _table(head, rows)
 
 
-def noise(estimators: tuple[str, ...]) -> str:
+def estimators_at_a_glance() -> str:
+    """What each estimator says of itself, and a table of contents of their pages."""
+    dists = [problem(name).dist for name in SIZES]
+    rows = []
+    for name, cls in E.ESTIMATORS.items():
+        calls = "$K$" if cls.calls_per_sample == 1 else f"${cls.calls_per_sample}K$"
+        served = [f"`{type(d).__name__}`" for d in dists if cls.supports(d)]
+        rows.append(
+            [
+                f"[{name}]({page_of(cls)}.md)",
+                cls.label,
+                "yes" if cls.unbiased else "no",
+                "differentiable" if cls.differentiates else "any",
+                "all" if len(served) == len(dists) else ", ".join(served),
+                calls,
+                ", ".join(f"`{setting}`" for setting in cls.settings()),
+            ]
+        )
+    head = ["", "in tables", "unbiased", "objective", "structures", "calls for $K$ samples", "settings"]
+    pages = "\n".join(map(page_of, E.ESTIMATORS.values()))
+    return _table(head, rows, words=len(head)) + f"\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n"
+
+
+def reference() -> str:
+    """The docstring of every estimator."""
+    classes = "\n".join(f".. autoclass:: {name}\n   :no-members:" for name in E.ESTIMATORS)
+    return f"```{{eval-rst}}\n.. currentmodule:: gumtrace.estimators\n\n{classes}\n```\n"
+
+
+def noise(estimators: list[str]) -> str:
     """The recorded standard deviations and biases of one estimator, a row a structure."""
     results = _load("variance")
     found = {(r["estimator"], r["structure"], r["objective"]): r for r in results["records"]}
@@ -176,21 +205,7 @@ SETTING = (
 def measure_times() -> dict[str, float]:
     """Seconds by estimator."""
     p = problem("tree")
-    entries = 10 * 9 // 2
-    learned = partial(E.SurrogateREINFORCE, samples=CALLS, extra=EXTRA)
-    builds: dict[str, Callable[[], E.Estimator]] = {
-        "E-REINFORCE+": lambda: E.NoiseREINFORCE(samples=CALLS),
-        "T-REINFORCE+": lambda: E.TraceREINFORCE(samples=CALLS),
-        "X-REINFORCE+": lambda: E.StructureREINFORCE(samples=CALLS),
-        "RELAX": lambda: E.RELAX(critic=E.MatrixCritic(), samples=CALLS),
-        "REBAR": lambda: E.REBAR(samples=round(CALLS / 3)),
-        "Surrogate, linear": lambda: learned(surrogate=E.LinearSurrogate()),
-        "Surrogate, pairwise": lambda: learned(surrogate=E.PairwiseSurrogate()),
-        "Surrogate, MLP": lambda: learned(surrogate=E.MLPSurrogate(entries)),
-        "SST": lambda: E.StochasticSoftmax(temperature=0.5, samples=CALLS),
-        "Straight-through": lambda: E.StraightThrough(temperature=0.5, samples=CALLS),
-        "Gumbel-Rao": lambda: E.GumbelRao(temperature=0.5, samples=CALLS, draws=4),
-    }
+    builds = variance.applicable(p, "smooth", variance.Settings(calls=CALLS, extra=EXTRA))
     made = {name: build() for name, build in builds.items()}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # with the time of the processor alone: whatever else the machine does hardly matters
@@ -218,8 +233,8 @@ def time_table(times: dict[str, float]) -> str:
 
 def time_sentence(page: str, times: dict[str, float]) -> str:
     plain = times["T-REINFORCE+"]
-    found = [f"{_number(1e3 * times[name])} ms ({times[name] / plain:.1f})" for name in ESTIMATORS[page]]
-    which = f" for {'; '.join(ESTIMATORS[page])}" if len(found) > 1 else ""
+    found = [f"{_number(1e3 * times[name])} ms ({times[name] / plain:.1f})" for name in ROWS[page]]
+    which = f" for {'; '.join(ROWS[page])}" if len(found) > 1 else ""
     return (
         f"Measured when this page was built, on one thread of {machine()['cpu']}: {SETTING} took {', '.join(found)}"
         f"{which}; in brackets, relative to T-REINFORCE+.\n"

@@ -7,8 +7,8 @@ from gumtrace.estimators.base import advantage
 
 
 class Faulty:
-    def __init__(self, fault, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, *, fault, **settings):
+        super().__init__(**settings)
         self.fault = fault
 
     def weigh(self, loss):
@@ -19,7 +19,7 @@ class Faulty:
 
 
 class FaultyScore(Faulty):
-    def surrogate(self, dist, objective, context, generator):
+    def surrogate_loss(self, dist, objective, context, generator):
         value, score = self.draw(dist, generator)
         loss = self.evaluate(dist, objective, value)
         scale = 1.2 if self.fault == "scale" else 1.0
@@ -96,20 +96,20 @@ class FaultyRELAX(FaultyControl, E.RELAX):
 class FaultySurrogate(Faulty, E.SurrogateREINFORCE):
     """Of subsets: the value is what the surrogate sees."""
 
-    def surrogate(self, dist, objective, context, generator):
+    def surrogate_loss(self, dist, objective, context, generator):
         trace = dist.sample_trace((self.samples,), generator=generator)
         value = trace.value
         loss = self.evaluate(dist, objective, value)
         more = dist.sample_trace((self.extra,), generator=generator)
         if self.fault == "fits first":  # c then knows this iteration's draws
-            self.fitted.fit(value, loss.detach())
+            self.surrogate.fit(value, loss.detach())
         with torch.no_grad():
-            left = loss - self.fitted(value)
-            cheap = self.fitted(more.value)
+            left = loss - self.surrogate(value)
+            cheap = self.surrogate(more.value)
         evaluated = (self.weigh(left) * dist.trace_log_prob(trace)).mean(0)
         unevaluated = (self.weigh_extra(cheap) * dist.trace_log_prob(more)).mean(0)
         if self.training and self.fault != "fits first":
-            self.fitted.fit(value, loss.detach())
+            self.surrogate.fit(value, loss.detach())
         return loss, evaluated + unevaluated
 
     def weigh_extra(self, cheap):

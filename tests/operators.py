@@ -53,5 +53,5 @@ def step(make, x):
     """All that training asks of a structure."""
     d = make(x)
     trace = d.sample_trace((2,))
-    loss = gt.estimators.TraceREINFORCE(2)(d, lambda value: value.to(x.dtype).flatten(2).square().sum(-1))
+    loss = gt.estimators.TraceREINFORCE(samples=2)(d, lambda value: value.to(x.dtype).flatten(2).square().sum(-1))
     return d.trace_log_prob(trace).sum() + finite(d.conditional(trace)) + loss.sum(), trace.value

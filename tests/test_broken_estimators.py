@@ -15,10 +15,9 @@ def frozen(estimator):
     return estimator.double().requires_grad_(False)
 
 
-def learnt(estimator):
+def learned(cls, **settings):
     """With the c of a surrogate that was trained for a while and is fixed."""
-    estimator.fitted = fitted("pairwise", "subset", 4).fitted
-    return estimator.eval()
+    return cls(surrogate=fitted("pairwise", "subset", 4).surrogate, samples=2, extra=4, **settings).eval()
 
 
 def critic():
@@ -26,22 +25,27 @@ def critic():
 
 
 ORIGINALS = {
-    "noise": ("tree", lambda: E.NoiseREINFORCE(2)),
-    "trace": ("tree", lambda: E.TraceREINFORCE(2)),
-    "structure": ("subset", lambda: E.StructureREINFORCE(2)),
-    "relax": ("subset", lambda: frozen(E.RELAX(critic(), 2))),
+    "noise": ("tree", lambda: E.NoiseREINFORCE(samples=2)),
+    "trace": ("tree", lambda: E.TraceREINFORCE(samples=2)),
+    "structure": ("subset", lambda: E.StructureREINFORCE(samples=2)),
+    "relax": ("subset", lambda: frozen(E.RELAX(critic(), samples=2))),
     "rebar": ("subset", lambda: frozen(E.REBAR(samples=2, temperature=0.7, scale=1.5))),
-    "surrogate": ("subset", lambda: learnt(E.SurrogateREINFORCE(None, 2, extra=4))),
-    "surrogate that learns": ("subset", lambda: E.SurrogateREINFORCE(broken.EachItsOwn(), 2, extra=4)),
+    "surrogate": ("subset", lambda: learned(E.SurrogateREINFORCE)),
+    "surrogate that learns": (
+        "subset",
+        lambda: E.SurrogateREINFORCE(surrogate=broken.EachItsOwn(), samples=2, extra=4),
+    ),
 }
 COPIES = {
-    "noise": lambda fault: broken.FaultyNoise(fault, 2),
-    "trace": lambda fault: broken.FaultyTrace(fault, 2),
-    "structure": lambda fault: broken.FaultyStructure(fault, 2),
-    "relax": lambda fault: frozen(broken.FaultyRELAX(fault, critic(), 2)),
-    "rebar": lambda fault: frozen(broken.FaultyREBAR(fault, samples=2, temperature=0.7, scale=1.5)),
-    "surrogate": lambda fault: learnt(broken.FaultySurrogate(fault, None, 2, extra=4)),
-    "surrogate that learns": lambda fault: broken.FaultySurrogate(fault, broken.EachItsOwn(), 2, extra=4),
+    "noise": lambda fault: broken.FaultyNoise(fault=fault, samples=2),
+    "trace": lambda fault: broken.FaultyTrace(fault=fault, samples=2),
+    "structure": lambda fault: broken.FaultyStructure(fault=fault, samples=2),
+    "relax": lambda fault: frozen(broken.FaultyRELAX(fault=fault, critic=critic(), samples=2)),
+    "rebar": lambda fault: frozen(broken.FaultyREBAR(fault=fault, samples=2, temperature=0.7, scale=1.5)),
+    "surrogate": lambda fault: learned(broken.FaultySurrogate, fault=fault),
+    "surrogate that learns": lambda fault: broken.FaultySurrogate(
+        fault=fault, surrogate=broken.EachItsOwn(), samples=2, extra=4
+    ),
 }
 FAULTS = {
     "noise": ["own baseline", "not detached", "other noise"],
@@ -73,7 +77,7 @@ def test_a_broken_copy_fails(kind, fault):
 @pytest.mark.parametrize("name", DISTS)
 def test_a_wrong_derivative_of_the_conditional_noise_is_found(name):
     """For each structure, with no more runs than `test_relax` makes."""
-    faulty = frozen(broken.FaultyRELAX("shift", critic_for(case(name)[0]), 2))
+    faulty = frozen(broken.FaultyRELAX(fault="shift", critic=critic_for(case(name)[0]), samples=2))
     assert not unbiased(faulty, name, 8000)
 
 

@@ -12,7 +12,7 @@ ORDER = torch.tensor([2, 0, 3, 1])
 
 def control(critic, dist, noise):
     """What RELAX makes of the noise."""
-    return E.RELAX(critic, len(noise)).control(dist, noise, None, None)
+    return E.RELAX(critic, samples=len(noise)).control(dist, noise, None, None)
 
 
 def permuted(dist, noise):

@@ -6,6 +6,7 @@ from common import seeded
 from operators import every_device
 from torch.func import grad, vmap
 from torch.utils.checkpoint import checkpoint
+from unbiased import CONTROL, SMOOTH, make
 
 import gumtrace as gt
 from gumtrace import estimators as E
@@ -14,14 +15,8 @@ from gumtrace.relaxations.sinkhorn import permutation_matrix, sinkhorn
 from gumtrace.relaxations.subset import relax_subset
 from gumtrace.relaxations.trees import arborescence_marginals, spanning_tree_marginals
 
-SMOOTH = {  # differentiate the objective
-    "rebar": lambda: E.REBAR(samples=2).double(),
-    "sst": lambda: E.StochasticSoftmax(0.5, 2),
-    "straight-through": lambda: E.StraightThrough(0.5, 2),
-    "gumbel-rao": lambda: E.GumbelRao(0.5, 2, draws=2),
-}
 quiet = pytest.mark.filterwarnings("ignore")  # what torch.compile says of torch's own code
-CONTROL = {"relax": lambda: E.RELAX(E.VectorCritic(6).double(), 2), "rebar": SMOOTH["rebar"]}
+OUTSIDE = [name for name in SMOOTH if name not in CONTROL]  # the others differentiate the objective inside the call
 
 
 def logits(*batch):
@@ -30,6 +25,10 @@ def logits(*batch):
 
 def subset(x, **kwargs):
     return gt.Subset(x, 3, **kwargs)
+
+
+def build(name):
+    return make(name, subset(logits()), samples=2)
 
 
 def network(size=6, layers=2):
@@ -55,7 +54,7 @@ BROKEN = {  # most of them have a gradient of their own, to the network
 @pytest.mark.parametrize("objective", BROKEN.values(), ids=BROKEN)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_an_objective_that_breaks_the_gradient_is_refused(name, objective):
-    estimator = SMOOTH[name]()
+    estimator = build(name)
     dist = subset(logits(3).requires_grad_())
     message = (
         f"{type(estimator).__name__}: the objective must be differentiable in the structure.* TraceREINFORCE and RELAX"
@@ -64,7 +63,7 @@ def test_an_objective_that_breaks_the_gradient_is_refused(name, objective):
         estimator(dist, objective, generator=seeded(1))
     with torch.no_grad():
         assert estimator(dist, objective).isfinite().all()
-    assert E.TraceREINFORCE(2)(dist, objective).isfinite().all()
+    assert E.TraceREINFORCE(samples=2)(dist, objective).isfinite().all()
 
 
 class Squares(torch.autograd.Function):
@@ -106,15 +105,13 @@ WHOLE = {
 @pytest.mark.parametrize("name", SMOOTH)
 def test_others_are_not(name, objective):
     x = logits(3).requires_grad_()
-    loss = SMOOTH[name]()(subset(x), lambda value: objective(value).reshape(2, 3), generator=seeded(1))
+    loss = build(name)(subset(x), lambda value: objective(value).reshape(2, 3), generator=seeded(1))
     loss.mean().backward()
     assert (x.grad != 0).any()
 
 
 @quiet
-@pytest.mark.parametrize(
-    "name", [name for name in SMOOTH if name != "rebar"]
-)  # it differentiates in the call, which neither takes
+@pytest.mark.parametrize("name", OUTSIDE)
 @pytest.mark.parametrize("way", ["reentrant checkpoint", "compiled"])
 def test_objectives_that_are_one_node_of_the_graph(name, way):
     x = logits(3).requires_grad_()
@@ -123,23 +120,25 @@ def test_objectives_that_are_one_node_of_the_graph(name, way):
         if way == "compiled"
         else lambda v: checkpoint(NET, v, use_reentrant=True)
     )
-    SMOOTH[name]()(subset(x), lambda value: net(value).squeeze(-1), generator=seeded(1)).mean().backward()
+    build(name)(subset(x), lambda value: net(value).squeeze(-1), generator=seeded(1)).mean().backward()
     assert (x.grad != 0).any()
 
 
-@pytest.mark.parametrize("name", [name for name in SMOOTH if name != "rebar"])
+@pytest.mark.parametrize("name", OUTSIDE)
 def test_logits_without_a_gradient_are_not_asked_for_one(name):
-    assert SMOOTH[name]()(subset(logits(3)), BROKEN["indices"]).requires_grad  # of the network
+    assert build(name)(subset(logits(3)), BROKEN["indices"]).requires_grad  # of the network
 
 
 @quiet
-@pytest.mark.parametrize("name", [name for name in SMOOTH if name != "rebar"])  # which torch.compile does not take
+@pytest.mark.parametrize("name", OUTSIDE)
 def test_nothing_is_asked_where_torch_compiles(name):
     """The whole call as one graph: an objective without a gradient passes."""
     x = torch.zeros(2, 4, 4, requires_grad=True)
 
+    estimator = build(name)
+
     def step(x, objective):
-        return SMOOTH[name]()(gt.SpanningTree(x, validate_args=False), objective).sum()
+        return estimator(gt.SpanningTree(x, validate_args=False), objective).sum()
 
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
     compiled(x, lambda value: (value.flatten(2) @ torch.arange(16.0)).square()).backward()
@@ -154,7 +153,7 @@ def test_nothing_is_asked_where_torch_compiles(name):
 def test_a_gradient_that_cannot_be_differentiated_again_says_so(name):
     x, scale = logits(3).requires_grad_(), torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
     torch.manual_seed(0)
-    estimator = CONTROL[name]()
+    estimator = build(name)
     of = [x, *estimator.parameters()]
 
     def loss():
@@ -175,7 +174,7 @@ def test_a_gradient_that_cannot_be_differentiated_again_says_so(name):
 def test_the_gradient_that_is_named_instead_can_be():
     """At fixed samples and losses: that of Σ (L - b) ∇ log P."""
     x = logits().requires_grad_()
-    estimator, f = E.TraceREINFORCE(2), lambda value: value @ ITEMS[0]
+    estimator, f = E.TraceREINFORCE(samples=2), lambda value: value @ ITEMS[0]
     (first,) = torch.autograd.grad(estimator(subset(x), f, generator=seeded(1)), x, create_graph=True)
     (second,) = torch.autograd.grad(first.square().sum(), x)
     trace = subset(x).sample_trace((2,), generator=seeded(1))
@@ -191,9 +190,9 @@ def test_the_gradient_that_is_named_instead_can_be():
 
 
 @every_device
-@pytest.mark.parametrize("make", (SMOOTH | CONTROL).values(), ids=SMOOTH | CONTROL)
-def test_estimators_that_torch_func_cannot_transform(make, device):
-    estimator, x = make().to(device), logits(3).to(device)
+@pytest.mark.parametrize("name", dict.fromkeys(SMOOTH + CONTROL))
+def test_estimators_that_torch_func_cannot_transform(name, device):
+    estimator, x = build(name).to(device), logits(3).to(device)
 
     def f(x):
         return estimator(subset(x, validate_args=False), lambda value: value[..., 0].square()).sum()
@@ -225,10 +224,10 @@ def test_relaxations_that_torch_func_cannot_transform(name):
         vmap(permutation_matrix)(SQUARE)
 
 
-@pytest.mark.parametrize("make", [E.LinearSurrogate, E.PairwiseSurrogate, lambda: E.MLPSurrogate(6)])
-def test_surrogates_do_not_learn_under_torch_func(make):
+@pytest.mark.parametrize("surrogate", [E.LinearSurrogate, E.PairwiseSurrogate, lambda: E.MLPSurrogate(6)])
+def test_surrogates_do_not_learn_under_torch_func(surrogate):
     """What they would remember are tensors that are nothing outside."""
-    estimator, x = E.SurrogateREINFORCE(make(), 2, extra=4), logits(3)
+    estimator, x = E.SurrogateREINFORCE(surrogate=surrogate(), samples=2, extra=4), logits(3)
 
     def f(x):
         return estimator(subset(x, validate_args=False), lambda value: value[..., 0].square()).sum()

@@ -133,7 +133,8 @@ def test_estimators_have_that_variance(name, kind, samples):
     dist, f = case(name)
     exact, (_, grad) = exact_variance(dist, f, samples), exact_gradient(dist, f)
     replicates = (5_000 if kind == "structure" else 20_000) // samples
-    square = (gradients(ESTIMATORS[kind](samples), dist, f, replicates, seeded(4)) - grad)[..., dist.racing].square()
+    estimates = gradients(ESTIMATORS[kind](samples=samples), dist, f, replicates, seeded(4))
+    square = (estimates - grad)[..., dist.racing].square()
     error = square.std(0) / replicates**0.5
     z = (square.mean(0) - getattr(exact, kind)[dist.racing]) / error
     assert torch.special.erfc(z.abs().max() / 2**0.5) * z.numel() > FALSE_ALARM

@@ -36,7 +36,7 @@ class Spoilt(E.TraceREINFORCE):
     """Now and then a gradient is not a number, or infinite."""
 
     def __init__(self, value):
-        super().__init__(2)
+        super().__init__(samples=2)
         self.value = value
 
     def forward(self, dist, objective, context=None, *, generator=None):
@@ -46,7 +46,7 @@ class Spoilt(E.TraceREINFORCE):
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_a_gradient_that_is_not_finite_is_wrong(value):
-    assert check_unbiased(E.TraceREINFORCE(2), small(), first, 100, generator=seeded()).p_value > 1e-6
+    assert check_unbiased(E.TraceREINFORCE(samples=2), small(), first, 100, generator=seeded()).p_value > 1e-6
     assert check_unbiased(Spoilt(value), small(), first, 100, generator=seeded()).p_value == 0
 
 
@@ -60,12 +60,12 @@ def test_a_p_value_that_is_not_a_number_is_zero():
 @pytest.mark.parametrize(("replicates", "error"), [(1, ValueError), (0, ValueError), (2.5, TypeError)])
 def test_two_replicates_at_least(report, replicates, error):
     with pytest.raises(error, match="replicates must be"):
-        report(E.TraceREINFORCE(2), small(), first, replicates)
+        report(E.TraceREINFORCE(samples=2), small(), first, replicates)
 
 
 def test_mean_and_table():
     table = gradient_statistics(
-        {"T": E.TraceREINFORCE(4), "long name": E.REBAR(samples=2)}, small(), first, 400, generator=seeded(1)
+        {"T": E.TraceREINFORCE(samples=4), "long name": E.REBAR(samples=2)}, small(), first, 400, generator=seeded(1)
     )
     _, exact = exact_gradient(small(), first)
     for row in table:
@@ -77,7 +77,7 @@ def test_mean_and_table():
     assert lines[1].split()[2] == f"{table[0].std:.3g}"
     assert lines[2].startswith("long name")
     assert len({len(line) for line in lines}) == 1
-    (row,) = gradient_statistics({"T": E.TraceREINFORCE(4)}, small(), first, 10, exact=False)
+    (row,) = gradient_statistics({"T": E.TraceREINFORCE(samples=4)}, small(), first, 10, exact=False)
     assert row.bias is None
     assert "–" in str(statistics.GradientTable([row]))
 
@@ -96,12 +96,14 @@ def test_time_is_the_median_of_all_calls_but_the_first(monkeypatch):
 
     monkeypatch.setattr(statistics.time, "perf_counter", clock)
     monkeypatch.setattr(statistics, "gradients", slow)
-    (row,) = gradient_statistics({"T": E.TraceREINFORCE(4)}, small(), first, 10)
+    (row,) = gradient_statistics({"T": E.TraceREINFORCE(samples=4)}, small(), first, 10)
     assert row.seconds == 2.0
     assert row.calls == 4
 
 
-@pytest.mark.parametrize("estimator", [lambda: E.REBAR(samples=2).double(), lambda: E.SurrogateREINFORCE(None, 2, 4)])
+@pytest.mark.parametrize(
+    "estimator", [lambda: E.REBAR(samples=2).double(), lambda: E.SurrogateREINFORCE(samples=2, extra=4)]
+)
 def test_warming_up_leaves_no_gradients(estimator):
     scale = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
     estimator = estimator()
@@ -119,20 +121,20 @@ def test_warming_up_leaves_no_gradients(estimator):
 
 @pytest.mark.parametrize("report", [check_unbiased, lambda e, *args: gradient_statistics({"S": e}, *args)])
 def test_measuring_does_not_teach(report):
-    estimator = E.SurrogateREINFORCE(None, 2, extra=4)
+    estimator = E.SurrogateREINFORCE(samples=2, extra=4)
     estimator(small(), first)
     before = copy.deepcopy(estimator.state_dict())
     report(estimator, small(), first, 20)
     torch.testing.assert_close(estimator.state_dict(), before, rtol=0, atol=0)
     assert estimator.training
     check_unbiased(estimator, small(), first, 20, learn=True)
-    assert estimator.fitted.gram[0, 0] + len(estimator.fitted.waiting) > before["fitted.gram"][0, 0]
+    assert estimator.surrogate.gram[0, 0] + len(estimator.surrogate.waiting) > before["fitted.gram"][0, 0]
 
 
 @pytest.mark.parametrize("report", [check_unbiased, lambda e, *args: gradient_statistics({"S": e}, *args, exact=False)])
 def test_modes_come_back_after_an_error(report):
-    estimator = E.SurrogateREINFORCE(None, 2, extra=4)
-    estimator.fitted.eval()  # a part may be in another mode
+    estimator = E.SurrogateREINFORCE(samples=2, extra=4)
+    estimator.surrogate.eval()  # a part may be in another mode
 
     def broken(x):
         if x.dim() > 2:  # not while it is enumerated
@@ -142,7 +144,7 @@ def test_modes_come_back_after_an_error(report):
     with pytest.raises(KeyError, match="no such objective"):
         report(estimator, small(), broken, 20)
     assert estimator.training
-    assert not estimator.fitted.training
+    assert not estimator.surrogate.training
 
 
 @pytest.mark.parametrize(
@@ -153,10 +155,10 @@ def test_modes_come_back_after_an_error(report):
 def test_what_is_too_large_to_enumerate_is_told(dist, monkeypatch):
     monkeypatch.setattr(gt.diagnostics.enumeration, "MOST_TRACES", 1000)  # of the whole batch
     f = lambda x: x.double().flatten(-len(dist.event_shape)).sum(-1)  # noqa: E731
-    for call in (exact_gradient, exact_variance, lambda *args: check_unbiased(E.TraceREINFORCE(2), *args)):
+    for call in (exact_gradient, exact_variance, lambda *args: check_unbiased(E.TraceREINFORCE(samples=2), *args)):
         with pytest.raises(TooManyTraces, match="more than 1,000 traces"):
             call(dist, f)
-    estimators = {"T": E.TraceREINFORCE(2)}
+    estimators = {"T": E.TraceREINFORCE(samples=2)}
     with pytest.raises(ValueError, match=r"exact=False .* exact=None"):
         gradient_statistics(estimators, dist, f, 2)
     for exact in (False, None):
@@ -182,7 +184,7 @@ def test_context_reaches_the_estimator():
     """(replicates, *batch, c), as the batch then is; and objectives that read it see what they see in training."""
     context = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
     dist = gt.Subset(torch.randn(2, 3, generator=seeded(), dtype=torch.float64), 1)
-    critic = E.VectorCritic(3, 8, context=2).double()
+    critic = E.VectorCritic(3, hidden=8, context=2).double()
     f = lambda x: x[..., 0] * context[:, 0] + x[..., 1].square()  # noqa: E731
     seen = []
 
@@ -191,9 +193,10 @@ def test_context_reaches_the_estimator():
             seen.append((dist.batch_shape, context))
             return super().forward(dist, objective, context, generator=generator)
 
-    report = check_unbiased(Spy(critic, 2), dist, f, 500, context=context, generator=seeded(1))
+    report = check_unbiased(Spy(critic, samples=2), dist, f, 500, context=context, generator=seeded(1))
     assert report.p_value > 1e-6
-    (row,) = gradient_statistics({"R": Spy(critic, 2)}, dist, f, 20, context=context, warm_up=1, generator=seeded(1))
+    spy = {"R": Spy(critic, samples=2)}
+    (row,) = gradient_statistics(spy, dist, f, 20, context=context, warm_up=1, generator=seeded(1))
     assert row.mean.shape == (2, 3)
     for batch_shape, given in seen:
         assert given.shape == (*batch_shape, 2)
@@ -203,6 +206,6 @@ def test_context_reaches_the_estimator():
 
 def test_estimators_that_know_of_no_context_need_none():
     def plain(dist, objective, generator=None):
-        return E.TraceREINFORCE(2)(dist, objective, generator=generator)
+        return E.TraceREINFORCE(samples=2)(dist, objective, generator=generator)
 
     assert check_unbiased(plain, small(), first, 500, generator=seeded(1)).p_value > 1e-6

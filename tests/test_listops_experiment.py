@@ -158,7 +158,7 @@ def test_the_surrogate_sees_the_tokens(model):
     """One-hot, after the edges; both samples of an item see the same."""
     one = ListOps.build(TINY.replace(estimator="SurrogateREINFORCE", samples=2), model.data, torch.device("cpu"))
     one.loss(torch.arange(4), seeded())
-    seen = one.estimator.fitted.seen[: 2 * 4, 11**2 :].reshape(2, 4, 12, len(VOCABULARY))
+    seen = one.estimator.surrogate.seen[: 2 * 4, 11**2 :].reshape(2, 4, 12, len(VOCABULARY))
     tokens = model.data.train.tokens[:4].long()
     assert torch.equal(seen, torch.nn.functional.one_hot(tokens, len(VOCABULARY)).float().expand_as(seen))
 

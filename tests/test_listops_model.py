@@ -131,7 +131,7 @@ def test_padding_changes_nothing_that_the_critic_reads():
     assert_equal(*(gradients(model, x) for x in runs))
 
 
-@pytest.mark.parametrize("estimator", [gt.estimators.TraceREINFORCE(2), gt.estimators.StochasticSoftmax()])
+@pytest.mark.parametrize("estimator", [gt.estimators.TraceREINFORCE(samples=2), gt.estimators.StochasticSoftmax()])
 def test_padding_gets_no_gradient(estimator):
     """All the way from the answers to the embeddings: a token that occurs in padding alone."""
     encoder, classifier = make(Encoder), make(Classifier)

@@ -19,7 +19,7 @@ def spread_of_gradients(kind, samples, offset, dtype):
     weights = torch.randn(4, 4, generator=seeded(2)).to(dtype)
     f = lambda x: (x * weights).sum((-1, -2)).square() + offset  # noqa: E731
     torch.manual_seed(0)
-    estimator = E.SurrogateREINFORCE(KINDS[kind](), samples, extra=64)
+    estimator = E.SurrogateREINFORCE(surrogate=KINDS[kind](), samples=samples, extra=64)
     for step in range(100):
         estimator(gt.SpanningTree(logits), f, generator=seeded(step))
     return (

@@ -89,19 +89,19 @@ def test_many_rows_in_one_call():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_state_survives_saving(kind, tmp_path):
-    estimator = E.SurrogateREINFORCE(fitted(kind, calls=22), samples=2, extra=4)
+    estimator = E.SurrogateREINFORCE(surrogate=fitted(kind, calls=22), samples=2, extra=4)
     torch.save(estimator.state_dict(), tmp_path / "state.pt")
     torch.manual_seed(9)
-    other = E.SurrogateREINFORCE(KINDS[kind](), samples=2, extra=4)
+    other = E.SurrogateREINFORCE(surrogate=KINDS[kind](), samples=2, extra=4)
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert other.state_dict().keys() == estimator.state_dict().keys()
     for name, value in estimator.state_dict().items():
         torch.testing.assert_close(other.state_dict()[name], value, rtol=0, atol=0)
     x, loss = rows(40, seeded(6))
-    torch.testing.assert_close(other.fitted(x), estimator.fitted(x), rtol=0, atol=0)
-    for surrogate in (estimator.fitted, other.fitted):
+    torch.testing.assert_close(other.surrogate(x), estimator.surrogate(x), rtol=0, atol=0)
+    for surrogate in (estimator.surrogate, other.surrogate):
         surrogate.fit(x, loss, generator=seeded(7))
-    torch.testing.assert_close(other.fitted(x), estimator.fitted(x), rtol=0, atol=0)
+    torch.testing.assert_close(other.surrogate(x), estimator.surrogate(x), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -117,13 +117,13 @@ def test_a_fresh_state_can_be_loaded_over_a_fitted_one(kind):
     "change", [torch.nn.Module.double, torch.nn.Module.float, copy.deepcopy], ids=lambda f: f.__name__
 )
 def test_learning_goes_on_after_a_change(kind, change):
-    estimator = E.SurrogateREINFORCE(fitted(kind), samples=4, extra=8)
+    estimator = E.SurrogateREINFORCE(surrogate=fitted(kind), samples=4, extra=8)
     x, loss = rows(40, seeded(6))
-    before = estimator.fitted(x)
+    before = estimator.surrogate(x)
     changed = change(estimator)
-    torch.testing.assert_close(changed.fitted(x), before, atol=1e-5, rtol=1e-5)
-    changed.fitted.fit(x, loss)
-    assert (changed.fitted(x) != before).any()
+    torch.testing.assert_close(changed.surrogate(x), before, atol=1e-5, rtol=1e-5)
+    changed.surrogate.fit(x, loss)
+    assert (changed.surrogate(x) != before).any()
 
 
 @RIDGE
@@ -196,7 +196,7 @@ def test_batches_of_different_lengths_have_the_same_entries(structure, kind):
     logits = torch.zeros(2, 4) if structure is gt.BinaryTree else torch.zeros(2, 4, 4)
     size = {gt.SpanningTree: 6, gt.Arborescence: 9, gt.Matching: 16, gt.BinaryTree: 20}[structure]
     surrogate = E.MLPSurrogate(size) if kind == "mlp" else KINDS[kind]()
-    estimator = E.SurrogateREINFORCE(surrogate, samples=2, extra=4)
+    estimator = E.SurrogateREINFORCE(surrogate=surrogate, samples=2, extra=4)
     for lengths in ([2, 3], [3, 4], [2, 2]):
         dist = structure(logits, lengths=torch.tensor(lengths))
         estimator(dist, lambda x: (x == 1).double().flatten(2).sum(-1), generator=seeded(1))
@@ -206,7 +206,7 @@ def test_batches_of_different_lengths_have_the_same_entries(structure, kind):
 def test_entries_of_an_arborescence(root):
     """All but loops and what enters the root, row by row."""
     surrogate, values = E.MLPSurrogate(9), []
-    estimator = E.SurrogateREINFORCE(surrogate, samples=5, extra=2)
+    estimator = E.SurrogateREINFORCE(surrogate=surrogate, samples=5, extra=2)
     estimator(gt.Arborescence(torch.zeros(4, 4), root=root), lambda x: (values.append(x), x.sum((-1, -2)))[1])
     kept = [4 * i + j for i in range(4) for j in range(4) if i != j != root]
     torch.testing.assert_close(surrogate.seen[:5], values[0].flatten(1)[:, kept])
@@ -220,7 +220,7 @@ def test_what_is_left_over_of_an_objective_is_small(kind, most):
     f = lambda x: (x @ target.T - 1).square().mean(-1)  # noqa: E731
     torch.manual_seed(0)
     surrogate = E.MLPSurrogate(8) if kind == "mlp" else E.PairwiseSurrogate()
-    estimator = E.SurrogateREINFORCE(surrogate, samples=8, extra=8)
+    estimator = E.SurrogateREINFORCE(surrogate=surrogate, samples=8, extra=8)
     for step in range(100):
         estimator(dist, f, generator=seeded(step))
     x = dist.sample((1000,), generator=seeded(200))
@@ -233,7 +233,7 @@ def test_what_is_fitted_does_not_reach_into_the_encoder(kind):
     encoder = torch.nn.Linear(2, 2)
     logits = torch.zeros(3, 5, requires_grad=True)
     surrogate = E.MLPSurrogate(5, context=2) if kind == "mlp" else E.LinearSurrogate()
-    estimator = E.SurrogateREINFORCE(surrogate, samples=2, extra=4)
+    estimator = E.SurrogateREINFORCE(surrogate=surrogate, samples=2, extra=4)
     for _ in range(2):  # the second fit would go back through the graph of the first
         context = encoder(torch.ones(3, 2))
         estimator(gt.Subset(logits, 2), lambda x: x[..., 0], context, generator=seeded(1)).mean().backward()

@@ -150,7 +150,7 @@ def test_hessians_in_reverse_mode(name, of):
 def test_gradients_of_a_whole_step(device):
     def loss(x):
         d = gt.SpanningTree(x, validate_args=False)
-        return gt.estimators.TraceREINFORCE(2)(d, lambda value: value.square().sum((-2, -1))).sum()
+        return gt.estimators.TraceREINFORCE(samples=2)(d, lambda value: value.square().sum((-2, -1))).sum()
 
     x = logits(5, 3, device=device)
     assert grad(loss)(x[0]).isfinite().all()

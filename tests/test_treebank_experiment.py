@@ -102,7 +102,7 @@ def test_the_loss_is_that_of_a_word(data):
     model = Treebank.build(risk, data, CPU).eval()
     loss, _ = model.loss(index, seeded())
     dist = model.distribution(batch)
-    wrong = gt.estimators.TraceREINFORCE(4)(dist, lambda x: (x * ~batch.gold).sum((-1, -2)), generator=seeded())
+    wrong = gt.estimators.TraceREINFORCE(samples=4)(dist, lambda x: (x * ~batch.gold).sum((-1, -2)), generator=seeded())
     torch.testing.assert_close(loss, wrong.sum() / words)
     mixed, _ = Treebank.build(risk.replace(likelihood=0.5), data, CPU).eval().loss(index, seeded())
     likely = module.trace_log_likelihood(dist, batch.gold).sum()

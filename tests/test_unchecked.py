@@ -68,7 +68,7 @@ def learned(make, entries):
     made = functools.cache(lambda device: gt.estimators.MLPSurrogate(entries).to(device))  # to move one there waits
 
     def step(x, *_):
-        estimator = gt.estimators.SurrogateREINFORCE(made(x.device), samples=2, extra=3)
+        estimator = gt.estimators.SurrogateREINFORCE(surrogate=made(x.device), samples=2, extra=3)
         return estimator(make(x), lambda value: value[..., 0, :].sum(-1)).sum()
 
     return step

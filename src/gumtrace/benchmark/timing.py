@@ -125,11 +125,11 @@ def steps(instance: Instance) -> Calls:
         log_prob_backward,
         lambda: d.conditional(trace),
         t_step,
-        update(TraceREINFORCE()),
+        update(TraceREINFORCE(samples=1)),
     )
     found: Calls = {"copy": lambda: copied.copy_(logits), **dict(zip(STEPS, calls, strict=True))}
     if has_relaxation(d):
-        found[RELAXED] = update(StochasticSoftmax(0.5))
+        found[RELAXED] = update(StochasticSoftmax(temperature=0.5))
     return found
 
 

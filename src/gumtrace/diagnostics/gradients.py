@@ -92,7 +92,7 @@ def check_unbiased(
 
     >>> import gumtrace as gt
     >>> d = gt.Subset(torch.tensor([0.0, 1.0, 2.0]), 2)
-    >>> report = check_unbiased(gt.estimators.TraceREINFORCE(2), d, lambda x: x[..., 0], 2000)
+    >>> report = check_unbiased(gt.estimators.TraceREINFORCE(samples=2), d, lambda x: x[..., 0], 2000)
     >>> report.p_value > 1e-6
     True
     """

@@ -68,7 +68,7 @@ def gradient_statistics(
 
     >>> import gumtrace as gt
     >>> d = gt.Subset(torch.tensor([0.0, 1.0, 2.0]), 2)
-    >>> table = gradient_statistics({"T": gt.estimators.TraceREINFORCE(4)}, d, lambda x: x[..., 0], 100)
+    >>> table = gradient_statistics({"T": gt.estimators.TraceREINFORCE(samples=4)}, d, lambda x: x[..., 0], 100)
     >>> print(table)  # doctest: +ELLIPSIS
     estimator ... mean ... std ... bias ... calls ...
     T ...

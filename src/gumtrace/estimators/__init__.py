@@ -8,7 +8,24 @@ from gumtrace.estimators.score import NoiseREINFORCE, StructureREINFORCE, TraceR
 from gumtrace.estimators.surrogate import SurrogateREINFORCE
 from gumtrace.estimators.surrogates import LinearSurrogate, MLPSurrogate, PairwiseSurrogate
 
+ESTIMATORS: dict[str, type[Estimator]] = {
+    cls.__name__: cls
+    for cls in (
+        NoiseREINFORCE,
+        TraceREINFORCE,
+        StructureREINFORCE,
+        SurrogateREINFORCE,
+        RELAX,
+        REBAR,
+        StochasticSoftmax,
+        StraightThrough,
+        GumbelRao,
+    )
+}
+"""Every estimator by name, in the order of tables. All other lists of estimators are made from it."""
+
 __all__ = [
+    "ESTIMATORS",
     "REBAR",
     "RELAX",
     "Estimator",

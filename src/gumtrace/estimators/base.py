@@ -1,12 +1,16 @@
-"""What all estimators share: one call, `loss = estimator(dist, objective)`, and how gradients get into it."""
+"""What all estimators share: their description, one call, `loss = estimator(dist, objective)`, and its gradient."""
 
+import functools
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
+from gumtrace.relaxations import has_relaxation
 from gumtrace.relaxations.transforms import refuse_transforms
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
@@ -14,18 +18,38 @@ from gumtrace.structures.base import Structure
 Objective = Callable[[Tensor], Tensor]  # values (samples, *batch, *event) -> losses (samples, *batch)
 
 
+def _with_keywords(init: Callable[..., None]) -> Callable[..., None]:
+    """The constructor, which names its settings in the error if one is passed by position."""
+    names = list(inspect.signature(init).parameters.values())[1:]
+    positional = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in names)
+
+    @functools.wraps(init)
+    def checked(self: "Estimator", *args: Any, **settings: Any) -> None:
+        if len(args) > positional:
+            keywords = ", ".join(f"{p.name}=" for p in names if p.kind is p.KEYWORD_ONLY)
+            wrong = f"got {args[positional]!r} by position"
+            raise TypeError(f"{type(self).__name__}: settings are keywords ({keywords}), {wrong}")
+        init(self, *args, **settings)
+
+    return checked
+
+
 class Estimator(nn.Module):
     """Estimates the expected objective, and its gradient.
 
     `loss = estimator(dist, objective)` has the batch shape and the value of the objective averaged over the samples;
     `loss.mean().backward()` gives the gradient to the logits (the estimator's), to whatever the objective uses (plain
-    backpropagation) and to the estimator's own parameters (that of its variance). Where gradients are switched off
-    there is only the value, for as many objective calls as there are samples.
+    backpropagation) and to the estimator's own parameters (that of its variance). Under `torch.no_grad` it is the value
+    alone, for one call of the objective a sample.
 
-    The objective may write into the values it gets. A loss that is nan or infinite is an error that names the sample
-    and the item, a `ValueError`. Where the distribution was made with `validate_args=False` losses are not checked: the
-    value and the gradient of that item are then not finite, those of the other items are as without it, and neither
-    surrogates nor the estimator's own parameters learn from it.
+    The objective may write into the values it gets. A loss that is nan or infinite is a `ValueError` that names the
+    sample and the item. If the distribution was made with `validate_args=False` losses are not checked: the value and
+    the gradient of that item are then not finite, those of the other items are unaffected, and neither surrogates nor
+    the estimator's own parameters learn from it.
+
+    All settings are keywords, with one name and one meaning in every estimator. A subclass describes itself by the
+    class attributes below, implements `surrogate_loss` (or `estimate`), and joins the others in
+    `gumtrace.estimators.ESTIMATORS`.
 
     Args of the call:
         dist: a structure.
@@ -35,9 +59,59 @@ class Estimator(nn.Module):
         generator: where the randomness comes from.
     """
 
-    def __init__(self, samples: int = 1):
+    label: ClassVar[str]
+    """Its name in tables and figures, the paper's if it has one. A final "+" stands for the leave-one-out baseline."""
+    unbiased: ClassVar[bool] = True
+    """Whether the mean of the estimates is the gradient of the expected objective."""
+    differentiates: ClassVar[bool] = False
+    """Whether it differentiates the objective at relaxed structures, which not every objective and structure allows."""
+    calls_per_sample: ClassVar[int] = 1
+    """How often the objective is evaluated for each sample."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = _with_keywords(cls.__init__)
+
+    @_with_keywords
+    def __init__(self, *, samples: int = 1):
         super().__init__()
         self.samples = checked_count(type(self).__name__, "samples", samples)
+
+    @classmethod
+    def settings(cls) -> dict[str, Any]:
+        """The settings it takes, with their defaults (`inspect.Parameter.empty` if one has to be given).
+
+        >>> Estimator.settings()
+        {'samples': 1}
+        """
+        _, *parameters = inspect.signature(cls.__init__).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], **modules: Callable[[], nn.Module]) -> Self:
+        """An estimator with those of the settings that it takes; the others are ignored, so that one dictionary serves
+        every estimator.
+
+        Args:
+            modules: functions that make a critic or a surrogate. They are called only if the estimator takes one, since
+                initial weights are random.
+
+        >>> import gumtrace as gt
+        >>> settings = {"samples": 2, "temperature": 0.5, "extra": 64}
+        >>> for name in ("TraceREINFORCE", "StraightThrough"):
+        ...     gt.estimators.ESTIMATORS[name].from_settings(settings, critic=gt.estimators.MatrixCritic)
+        TraceREINFORCE(samples=2, leave_one_out=True)
+        StraightThrough(samples=2, temperature=0.5, kind=None)
+        """
+        known = cls.settings()
+        taken = {name: value for name, value in settings.items() if name in known}
+        return cls(**taken, **{name: make() for name, make in modules.items() if name in known})
+
+    @classmethod
+    def supports(cls, dist: Structure) -> bool:
+        """Whether it can estimate gradients for this structure."""
+        return has_relaxation(dist) if cls.differentiates else True
 
     def forward(
         self,
@@ -55,23 +129,23 @@ class Estimator(nn.Module):
     def estimate(
         self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None
     ) -> Tensor:
-        """The call, where gradients are wanted."""
-        loss, surrogate = self.surrogate(dist, objective, context, generator)
+        """The loss, with a gradient."""
+        loss, surrogate = self.surrogate_loss(dist, objective, context, generator)
         return loss.mean(0) + (surrogate - surrogate.detach())
 
     def values(self, dist: Structure, generator: torch.Generator | None) -> Tensor:
-        """What the objective sees, (samples, *batch, *event), where they are not."""
+        """What the objective is evaluated at if no gradient is needed, (samples, *batch, *event)."""
         return dist.sample((self.samples,), generator=generator)
 
-    def surrogate(
+    def surrogate_loss(
         self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
         """Losses (samples, *batch), and a number (*batch,) whose gradient is the estimate for the logits."""
         raise NotImplementedError
 
     def refuse_transforms(self) -> None:
-        """An error inside a function that torch.func transforms: for those that differentiate through relaxations, or
-        inside the call."""
+        """Raise inside a function that torch.func transforms. For estimators that differentiate through relaxations,
+        or inside the call."""
         refuse_transforms(type(self).__name__, ", or take TraceREINFORCE, which it can transform")
 
     def evaluate(self, dist: Structure, objective: Objective, value: Tensor) -> Tensor:
@@ -79,9 +153,9 @@ class Estimator(nn.Module):
         return losses(type(self).__name__, dist, objective, value)
 
     def evaluate_differentiably(self, dist: Structure, objective: Objective, value: Tensor) -> Tensor:
-        """`evaluate`, for an estimator whose gradient goes through the value: an error where the loss does not depend
-        on it."""
-        if torch.compiler.is_compiling():  # the graph is not there yet
+        """`evaluate`, for an estimator whose gradient goes through the value: an error if the loss does not depend on
+        it."""
+        if torch.compiler.is_compiling():  # there is no graph to search yet
             return self.evaluate(dist, objective, value)
         node = value.grad_fn  # an objective that writes into the value gives it another one
         loss = self.evaluate(dist, objective, value)
@@ -93,15 +167,22 @@ class Estimator(nn.Module):
         return loss
 
     def extra_repr(self) -> str:
-        return f"samples={self.samples}"
+        """All settings as they are now; torch itself adds modules."""
+        values = {name: getattr(self, name) for name in self.settings() if hasattr(self, name)}
+        shown = {name: value for name, value in values.items() if not isinstance(value, nn.Module)}
+        return ", ".join(f"{name}={_short(value)}" for name, value in shown.items())
+
+
+def _short(value: Any) -> str:
+    return f"{value.item():.4g}" if torch.is_tensor(value) else repr(value)
 
 
 def losses(name: str, dist: Structure, objective: Objective, value: Tensor) -> Tensor:
-    """The objective of values (samples, *batch, *event), with its losses checked; counts become numbers to compute
-    with.
+    """The objective of values (samples, *batch, *event), with its losses checked; integers and bool become floating
+    point.
 
-    A half type becomes that of the log-rates: differences of losses are taken, and averaged. What is computed from the
-    value must be computed before: the objective may write into it.
+    Half precision becomes the dtype of the log-rates: losses are subtracted and averaged. Whatever else depends on the
+    value has to be computed before: the objective may write into it.
     """
     shape = value.shape
     want = shape[: len(shape) - len(dist.event_shape)]
@@ -123,7 +204,7 @@ def losses(name: str, dist: Structure, objective: Objective, value: Tensor) -> T
 
 def _check_finite(name: str, dist: Structure, loss: Tensor) -> None:
     flat = loss.detach().flatten()
-    if math.isfinite(flat.sum().item()):  # the quick way; of finite losses it overflows at worst
+    if math.isfinite(flat.sum().item()):  # one reduction; a sum of finite losses may overflow
         return
     bad = flat.isfinite().logical_not().nonzero()
     if len(bad) > 0:
@@ -133,7 +214,7 @@ def _check_finite(name: str, dist: Structure, loss: Tensor) -> None:
 
 
 def _reaches(start: Node | None, node: Node) -> bool:
-    """Whether backward from `start` comes to the node."""
+    """Whether backpropagation from `start` reaches the node."""
     if start is None or start is node:
         return start is node
     seen, ahead = {start}, [start]
@@ -154,7 +235,7 @@ def checked_count(name: str, what: str, count: int, least: int = 1) -> int:
 
 
 def advantage(loss: Tensor, leave_one_out: bool) -> Tensor:
-    """Losses (samples, *batch) less the mean of the other samples' losses."""
+    """Losses (samples, *batch) minus the mean loss of the other samples."""
     if not leave_one_out:
         return loss
     samples = len(loss)
@@ -162,29 +243,29 @@ def advantage(loss: Tensor, leave_one_out: bool) -> Tensor:
 
 
 def checked_leave_one_out(name: str, samples: int, leave_one_out: bool | None) -> bool:
-    """By default whenever there are others to be compared with."""
+    """By default whenever there is more than one sample."""
     if leave_one_out and samples < 2:
         raise ValueError(
-            f"{name}: leave-one-out compares a sample with the others: it needs samples >= 2, got {samples}"
+            f"{name}: leave_one_out=True compares a sample with the others: it needs samples >= 2, got {samples}"
         )
     return samples > 1 if leave_one_out is None else leave_one_out
 
 
 class Inject(torch.autograd.Function):
-    """Zeros of the batch shape whose backward hands out gradients that are known already.
+    """Zeros of the batch shape whose backward returns gradients that were computed before.
 
-    `grad_x` (*batch, *keys) is weighted item by item. The parameters' gradients, which are sums over the batch, get
-    the mean of the absolute weights: with `loss.mean()` that makes them the gradient of the mean over the batch. A
-    reward is maximised by `(-loss).mean()`; its variance is to be minimised all the same.
+    `grad_x` (*batch, *keys) is weighted item by item. The parameters' gradients, which are sums over the batch, are
+    weighted by the mean of the absolute weights: with `loss.mean()` that makes them the gradient of the mean over the
+    batch. A reward is maximised by `(-loss).mean()`; the variance is minimised in either case.
 
-    Those gradients depend on x, on the losses and on the parameters in ways that are not recorded, so that what is
-    handed out cannot be differentiated again: `name` says so.
+    Those gradients depend on x, on the losses and on the parameters in ways that are not recorded, so they cannot be
+    differentiated again: an error that `name` begins.
     """
 
     @staticmethod
     def forward(ctx, name, batch_dim, count, loss, x, grad_x, *parameters_and_grads):
         ctx.name, ctx.batch_dim = name, batch_dim
-        ctx.behind = loss, x, *parameters_and_grads[:count]  # whose graphs are wanted: their numbers may change
+        ctx.behind = loss, x, *parameters_and_grads[:count]  # for their graphs: their values may change
         ctx.save_for_backward(grad_x, *parameters_and_grads[count:])
         return x.new_zeros(x.shape[:batch_dim])
 
@@ -194,15 +275,15 @@ class Inject(torch.autograd.Function):
         weight = grads[0]
         to_x = weight.reshape(weight.shape + (1,) * (grad_x.dim() - ctx.batch_dim)) * grad_x
         mean = weight.abs().mean() if weight.numel() else weight.sum()
-        handed = [to_x, *(mean * g for g in parameter_grads)]
+        returned = [to_x, *(mean * g for g in parameter_grads)]
         if torch.is_grad_enabled():  # with create_graph=True
-            handed = _Final.apply(ctx.name, len(handed), *handed, *ctx.behind)
-        to_x, *to_parameters = handed  # type: ignore[misc]
+            returned = _Final.apply(ctx.name, len(returned), *returned, *ctx.behind)
+        to_x, *to_parameters = returned  # type: ignore[misc]
         return None, None, None, None, to_x, None, *to_parameters, *[None] * len(to_parameters)
 
 
 class _Final(torch.autograd.Function):
-    """The first `count` of the tensors, as if they depended on all of them in a way nobody can differentiate."""
+    """The first `count` of the tensors, as functions of all of them that cannot be differentiated."""
 
     @staticmethod
     def forward(ctx, name, count, *tensors):

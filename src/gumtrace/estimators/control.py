@@ -2,9 +2,9 @@
 
     g = (L(X) - c(G̃)) ∇ log P(T)  -  ∇ c(G̃)  +  ∇ c(G),      G the noise, T its trace, G̃ ~ G | T
 
-is unbiased for every function c of the noise: the last term is the gradient of E c(G), and the others take it out
-again, split into what T decides and what it leaves open. The better c(G̃) predicts the loss, the less is left to the
-score. The parameters of c are trained on the variance of g itself.
+is unbiased for every function c of the noise: the last term is the gradient of E c(G), and the other terms with c
+subtract it again, split into what T decides and what it leaves open. The better c(G̃) predicts the loss, the smaller the
+factor of the score. The parameters of c are trained on the variance of g itself.
 """
 
 import math
@@ -13,22 +13,22 @@ import torch
 from torch import Tensor, nn
 
 from gumtrace.estimators.base import Estimator, Inject, Objective, advantage, checked_leave_one_out
-from gumtrace.estimators.relaxed import relaxed
+from gumtrace.estimators.relaxed import checked_temperature, relaxed
 from gumtrace.structures.base import Structure
 
-_FAR = 2.0**60  # of noise that a critic sees: a logit at the lowest number of its dtype must not overflow in it
+_FAR = 2.0**60  # bound of the noise that a critic gets: a logit as low as its dtype allows must not overflow in it
 
 
 class ControlVariate(Estimator):
-    """The formula, for any c. With K > 1 samples, the residuals L - c(G̃) are compared with those of the others."""
+    """The formula, for any c. With K > 1 samples, each residual L - c(G̃) is compared with those of the others."""
 
-    def __init__(self, samples: int = 1, leave_one_out: bool | None = None):
-        super().__init__(samples)
+    def __init__(self, *, samples: int = 1, leave_one_out: bool | None = None):
+        super().__init__(samples=samples)
         self.leave_one_out = checked_leave_one_out(type(self).__name__, samples, leave_one_out)
         self.scale: Tensor | float = 1.0
 
     def control(self, dist: Structure, noise: Tensor, objective: Objective, context: Tensor | None) -> Tensor:
-        """c(G) but for its scale, (samples, *batch), differentiable in the noise."""
+        """c(G) without its scale, (samples, *batch), differentiable in the noise."""
         raise NotImplementedError
 
     def estimate(self, dist, objective, context, generator):
@@ -37,7 +37,7 @@ class ControlVariate(Estimator):
         loss, grad, spread = self._estimate(dist, objective, context, generator, bool(parameters))
         tuned = torch.autograd.grad(spread, parameters, allow_unused=True) if parameters else ()
         tuned = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, tuned, strict=True)]
-        # An optimiser would keep a nan for good: what says nothing of the variance changes no parameter.
+        # An optimiser's moments would stay nan: parameters do not learn from what is not finite.
         tuned = [torch.where(g.isfinite(), g, 0.0) for g in tuned]
         name, batch_dim = type(self).__name__, len(dist.batch_shape)
         gradients = Inject.apply(
@@ -66,7 +66,7 @@ class ControlVariate(Estimator):
 
     def _control_and_slope(self, dist, noise, objective, context) -> tuple[Tensor, Tensor]:
         """c and dc/dG at the noise, with a graph to the parameters of c. The scale enters after the derivative, so that
-        to learn it alone takes none of second order."""
+        learning the scale alone takes no second derivatives."""
         point = noise.detach().requires_grad_()
         control = self.control(dist, point, objective, context)
         others = any(p.requires_grad for p in self.parameters() if p is not self.scale)
@@ -80,7 +80,9 @@ class RELAX(ControlVariate):
     Args:
         critic: a module, critic(noise, context) -> (samples, *batch). Noise is 0 where a key does not race, at most
             2^60 in size, and symmetric for a dense `SpanningTree`, as its value is. See `VectorCritic` and
-            `MatrixCritic`. It must be smooth twice: no ReLU.
+            `MatrixCritic`. It must be twice differentiable: no ReLU.
+        samples: K, runs for each item.
+        leave_one_out: compare residuals; by default whenever K > 1.
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 4, requires_grad=True)
@@ -90,8 +92,12 @@ class RELAX(ControlVariate):
     True
     """
 
-    def __init__(self, critic: nn.Module, samples: int = 1, leave_one_out: bool | None = None):
-        super().__init__(samples, leave_one_out)
+    label = "RELAX"
+
+    def __init__(self, critic: nn.Module, *, samples: int = 1, leave_one_out: bool | None = None):
+        super().__init__(samples=samples, leave_one_out=leave_one_out)
+        if not callable(critic):
+            raise TypeError(f"RELAX: the critic must be a module, got {critic!r}")
         self.critic = critic
 
     def control(self, dist, noise, objective, context):
@@ -109,12 +115,15 @@ class REBAR(ControlVariate):
     """The objective on a relaxed structure as control variate, with learned scale and temperature.
 
     Args:
-        kind: which relaxation, see `gumtrace.relax`; None for the structure's own.
-        temperature, scale: where learning starts; scale by default at 1, or at 1.3 without leave-one-out.
+        samples: K, runs for each item.
+        leave_one_out: compare residuals; by default whenever K > 1.
+        temperature: of the relaxation; the initial one if it is learned.
+        kind: which relaxation, see `gumtrace.relax`; None for the structure's default.
+        scale: the initial one; by default 1, or 1.3 without leave-one-out.
+        learn_temperature: which takes second derivatives of the objective; to learn the scale takes first ones.
 
-    Its two parameters are scalars, which have further to go than a network's weights: give them a learning rate of
-    their own, such as 0.01. To learn the temperature takes second derivatives of the objective;
-    `rebar.log_temperature.requires_grad_(False)` keeps it, and first derivatives will do.
+    Its parameters are scalars, which change more than a network's weights: give them a learning rate of their own, such
+    as 0.01.
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 5, 5, requires_grad=True)
@@ -124,28 +133,40 @@ class REBAR(ControlVariate):
     True
     """
 
+    label = "REBAR"
+    differentiates = True
+    calls_per_sample = 3  # at the structure, and at two relaxed ones for the control variate
+
     def __init__(
         self,
-        kind: str | None = None,
+        *,
         samples: int = 1,
         leave_one_out: bool | None = None,
-        *,
         temperature: float = 0.5,
+        kind: str | None = None,
         scale: float | None = None,
+        learn_temperature: bool = True,
     ):
-        super().__init__(samples, leave_one_out)
-        if not temperature > 0:
-            raise ValueError(f"REBAR: temperature must be positive, got {temperature}")
+        super().__init__(samples=samples, leave_one_out=leave_one_out)
+        checked_temperature("REBAR", temperature)
         if scale is None:
-            # A soft structure's loss is mostly the smaller one. With nothing else to take the level off, 1.3 had less
-            # variance than 1 in nine of ten toy problems (trees of 10: 2.6 for 3.7); next to a baseline 1 did in eight.
+            # The loss of a relaxed structure is mostly the smaller one. Without a baseline, 1.3 had less variance than
+            # 1 in nine of ten toy problems (trees of 10: 2.6 for 3.7); with a baseline, 1 had less in eight.
             scale = 1.0 if self.leave_one_out else 1.3
         self.kind = kind
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)), requires_grad=learn_temperature)
         self.scale = nn.Parameter(torch.tensor(float(scale)))
 
+    @property
+    def temperature(self) -> Tensor:
+        return self.log_temperature.exp()
+
+    @property
+    def learn_temperature(self) -> bool:
+        return self.log_temperature.requires_grad
+
     def control(self, dist, noise, objective, context):
-        soft = relaxed(dist, noise, self.log_temperature.exp(), self.kind)
+        soft = relaxed(dist, noise, self.temperature, self.kind)
         return self.evaluate_differentiably(dist, objective, soft.clone())
 
 

@@ -1,18 +1,24 @@
-"""Critics for RELAX: smooth functions of the noise, small enough to train along.
+"""Critics for RELAX: smooth functions of the noise, small enough to be trained beside a model.
 
-They compute in their own dtype and answer in that of the noise.
+They compute in their own dtype and return the dtype of the noise.
 """
 
 import torch
 from torch import Tensor, nn
 
-_EMBEDDING = 8  # numbers that tell a node from the others
+_EMBEDDING = 8  # entries of the embedding of a row or column
 
 
 class VectorCritic(nn.Module):
-    """A perceptron on noise (*S, d) and context (*batch, c)."""
+    """A perceptron on noise (*S, d) and context (*batch, c).
 
-    def __init__(self, size: int, hidden: int = 64, context: int = 0):
+    Args:
+        size: d.
+        hidden: width of its two layers.
+        context: c, features of the context.
+    """
+
+    def __init__(self, size: int, *, hidden: int = 64, context: int = 0):
         super().__init__()
         self.net = _perceptron(size + context, hidden)
 
@@ -22,13 +28,16 @@ class VectorCritic(nn.Module):
 
 
 class MatrixCritic(nn.Module):
-    """For noise (*S, n, m) of any size: each entry sees itself, the means of its row and column, and the context.
+    """For noise (*S, n, m) of any size: the features of an entry are the noise there, the means of its row and column,
+    and the context.
 
     Entries that do not race are left out, so padding changes nothing. Nor does permuting the nodes: all entries are
-    treated alike. For an objective that knows its nodes by name, give the size.
+    treated alike. For an objective that tells nodes apart, give the size.
 
     Args:
-        size: n, or (n, m): every row and every column gets a learned embedding, which its entries see as well.
+        size: n, or (n, m): every row and every column gets a learned embedding, a feature of its entries.
+        hidden: width of its layers.
+        context: features of the context.
 
     >>> critic = MatrixCritic(size=3)
     >>> noise = torch.randn(4, 3, 3)
@@ -36,7 +45,7 @@ class MatrixCritic(nn.Module):
     torch.Size([4])
     """
 
-    def __init__(self, hidden: int = 32, context: int = 0, *, size: int | tuple[int, int] | None = None):
+    def __init__(self, *, size: int | tuple[int, int] | None = None, hidden: int = 32, context: int = 0):
         super().__init__()
         n, m = (size, size) if isinstance(size, int) else size or (0, 0)
         self.rows = nn.Parameter(torch.randn(n, 1, _EMBEDDING)) if size else None
@@ -47,23 +56,23 @@ class MatrixCritic(nn.Module):
 
     def forward(self, noise: Tensor, context: Tensor | None = None) -> Tensor:
         own = noise.to(self.out.weight.dtype)
-        racing = noise != 0  # RELAX puts 0 where a key does not race; no other noise is 0 but by a rare accident
+        racing = noise != 0  # RELAX puts 0 where a key does not race; other noise is almost never 0
         means = [own.sum(dim, keepdim=True) / racing.sum(dim, keepdim=True).clamp(min=1) for dim in (-1, -2)]
         seen = torch.stack(torch.broadcast_tensors(own, *means), -1)  # (*S, n, m, 3)
-        seen = _join(self._with_names(seen), None if context is None else context[..., None, None, :])
+        seen = _join(self._with_embeddings(seen), None if context is None else context[..., None, None, :])
         entries = self.entry(seen) * racing[..., None]
         count = racing.sum((-1, -2)).clamp(min=1)
         return self.out(entries.sum((-2, -3)) / count[..., None]).squeeze(-1).to(noise.dtype)
 
-    def _with_names(self, seen: Tensor) -> Tensor:
-        """(*S, n, m, features), with the embeddings of row and column where there are any."""
+    def _with_embeddings(self, seen: Tensor) -> Tensor:
+        """(*S, n, m, features), with the embeddings of row and column if there are any."""
         if self.rows is None or self.columns is None:
             return seen
         shape, known = seen.shape[-3:-1], (len(self.rows), len(self.columns))
         if shape != known:
             raise ValueError(f"MatrixCritic: made for noise of size {known}, got {tuple(shape)}")
-        names = [x.expand(*seen.shape[:-1], _EMBEDDING) for x in (self.rows, self.columns)]
-        return torch.cat([seen, *names], -1)
+        embeddings = [x.expand(*seen.shape[:-1], _EMBEDDING) for x in (self.rows, self.columns)]
+        return torch.cat([seen, *embeddings], -1)
 
 
 def _perceptron(size: int, hidden: int) -> nn.Sequential:
@@ -71,7 +80,7 @@ def _perceptron(size: int, hidden: int) -> nn.Sequential:
 
 
 def _join(x: Tensor, context: Tensor | None) -> Tensor:
-    """Context behind the features, repeated over the samples."""
+    """The features followed by the context, which is repeated over the samples."""
     if context is None:
         return x
     return torch.cat([x, context.expand(*x.shape[:-1], context.shape[-1]).to(x.dtype)], -1)

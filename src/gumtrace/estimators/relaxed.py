@@ -1,4 +1,4 @@
-"""Biased estimators, from relaxed structures: for objectives that are differentiable and defined between structures."""
+"""Biased estimators, from relaxed structures: for objectives that are differentiable and defined at relaxed ones."""
 
 import torch
 from torch import Tensor
@@ -9,29 +9,33 @@ from gumtrace.structures.base import Structure
 
 
 def relaxed(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str | None) -> Tensor:
-    """The soft structure in the dtype of the hard one: the objective need not know which of them it gets.
+    """The relaxed structure in the dtype of the hard one: the objective need not know which of them it gets.
 
-    The relaxation's backward needs these very numbers: an objective, which may write into them, gets a copy.
+    The relaxation's backward needs it unchanged: an objective, which may write into it, gets a copy.
     """
     return relax(dist, noise, temperature, kind).to(dist._layout.dtype)
+
+
+def checked_temperature(name: str, temperature: float) -> float:
+    if not temperature > 0:
+        raise ValueError(f"{name}: temperature must be positive, got {temperature}")
+    return temperature
 
 
 class _Relaxed(Estimator):
     """Args common to all three.
 
-    temperature: lower is less biased, and noisier.
     samples: runs for each item.
-    kind: which relaxation, see `gumtrace.relax`.
+    temperature: of the relaxation; a lower one has less bias and more variance.
+    kind: which relaxation, see `gumtrace.relax`; None for the structure's default.
     """
 
-    def __init__(self, temperature: float = 0.5, samples: int = 1, kind: str | None = None):
-        super().__init__(samples)
-        if not temperature > 0:
-            raise ValueError(f"{type(self).__name__}: temperature must be positive, got {temperature}")
-        self.temperature, self.kind = temperature, kind
+    unbiased = False
+    differentiates = True
 
-    def extra_repr(self) -> str:
-        return f"samples={self.samples}, temperature={self.temperature}, kind={self.kind}"
+    def __init__(self, *, samples: int = 1, temperature: float = 0.5, kind: str | None = None):
+        super().__init__(samples=samples)
+        self.temperature, self.kind = checked_temperature(type(self).__name__, temperature), kind
 
 
 class StochasticSoftmax(_Relaxed):
@@ -39,8 +43,11 @@ class StochasticSoftmax(_Relaxed):
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 4, requires_grad=True)
-    >>> StochasticSoftmax(0.5)(gt.Subset(logits, 2), lambda x: x[..., 0].square()).mean().backward()
+    >>> sst = StochasticSoftmax(temperature=0.5)
+    >>> sst(gt.Subset(logits, 2), lambda x: x[..., 0].square()).mean().backward()
     """
+
+    label = "SST"
 
     def estimate(self, dist, objective, context, generator):
         self.refuse_transforms()
@@ -56,8 +63,11 @@ class StraightThrough(_Relaxed):
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 4, requires_grad=True)
-    >>> StraightThrough(0.5)(gt.Subset(logits, 2), lambda x: x[..., 0].square()).mean().backward()
+    >>> straight_through = StraightThrough(temperature=0.5)
+    >>> straight_through(gt.Subset(logits, 2), lambda x: x[..., 0].square()).mean().backward()
     """
+
+    label = "Straight-through"
 
     def estimate(self, dist, objective, context, generator):
         self.refuse_transforms()
@@ -74,21 +84,27 @@ class GumbelRao(_Relaxed):
     Differentiating through the conditional sampler instead would have another mean.
 
     Args:
+        samples: runs for each item.
+        temperature: of the relaxation; a lower one has less bias and more variance.
+        kind: which relaxation, see `gumtrace.relax`; None for the structure's default.
         draws: how many G̃ for each trace.
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 4, requires_grad=True)
-    >>> GumbelRao(0.5, draws=10)(gt.Subset(logits, 2), lambda x: x[..., 0].square()).mean().backward()
+    >>> gumbel_rao = GumbelRao(temperature=0.5, draws=10)
+    >>> gumbel_rao(gt.Subset(logits, 2), lambda x: x[..., 0].square()).mean().backward()
     """
 
-    def __init__(self, temperature: float = 0.5, samples: int = 1, kind: str | None = None, *, draws: int = 10):
-        super().__init__(temperature, samples, kind)
+    label = "Gumbel-Rao"
+
+    def __init__(self, *, samples: int = 1, temperature: float = 0.5, kind: str | None = None, draws: int = 10):
+        super().__init__(samples=samples, temperature=temperature, kind=kind)
         self.draws = checked_count("GumbelRao", "draws", draws)
 
     def estimate(self, dist, objective, context, generator):
         self.refuse_transforms()
         trace = dist.sample_trace((self.samples,), generator=generator)
-        moved = dist.log_rates - dist.log_rates.detach()  # by nothing: the noise is to follow the log-rates as they are
+        moved = dist.log_rates - dist.log_rates.detach()  # zero, with the derivative of noise that shifts with them
         soft = torch.zeros(())
         for _ in range(self.draws):
             with torch.no_grad():

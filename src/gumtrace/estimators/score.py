@@ -1,6 +1,7 @@
 """Score-function estimators: (L - b) ∇ log p, for p the law of the noise, of the trace, or of the structure.
 
-Each averages the one before over what it forgets, so the variance can only fall: E- ≥ T- ≥ X-REINFORCE.
+Each is the conditional mean of the one before, given less of the run, so the variance can only fall:
+E- ≥ T- ≥ X-REINFORCE.
 """
 
 import torch
@@ -11,22 +12,22 @@ from gumtrace.structures.base import Structure
 
 
 class ScoreEstimator(Estimator):
-    """(L(X) - b) ∇ log p over `samples` runs; b is the mean loss of the other samples, where there are others.
+    """(L(X) - b) ∇ log p over `samples` runs; b is the mean loss of the other samples, if there are others.
 
     Args:
         samples: K, runs for each item.
         leave_one_out: subtract b; by default whenever K > 1.
     """
 
-    def __init__(self, samples: int = 1, leave_one_out: bool | None = None):
-        super().__init__(samples)
+    def __init__(self, *, samples: int = 4, leave_one_out: bool | None = None):
+        super().__init__(samples=samples)
         self.leave_one_out = checked_leave_one_out(type(self).__name__, samples, leave_one_out)
 
     def draw(self, dist: Structure, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Values (samples, *batch, *event), for the objective alone, and their scores (samples, *batch)."""
+        """Values (samples, *batch, *event), which the objective may write into, and their scores (samples, *batch)."""
         raise NotImplementedError
 
-    def surrogate(
+    def surrogate_loss(
         self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
         value, score = self.draw(dist, generator)
@@ -45,13 +46,15 @@ class NoiseREINFORCE(ScoreEstimator):
     torch.Size([3, 4])
     """
 
+    label = "E-REINFORCE+"
+
     def draw(self, dist, generator):
         noise = dist.perturb((self.samples,), generator=generator).detach()
         return dist.trace(noise).value, dist.noise_log_prob(noise)
 
 
 class TraceREINFORCE(ScoreEstimator):
-    """T-REINFORCE: the score of the trace. For every structure, with no temperature to tune: the one to begin with.
+    """T-REINFORCE: the score of the trace. For every structure, with no temperature to tune: the one to start with.
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 5, 5, requires_grad=True)
@@ -60,13 +63,15 @@ class TraceREINFORCE(ScoreEstimator):
     torch.Size([3])
     """
 
+    label = "T-REINFORCE+"
+
     def draw(self, dist, generator):
         trace = dist.sample_trace((self.samples,), generator=generator)
         return trace.value, dist.trace_log_prob(trace)
 
 
 class StructureREINFORCE(ScoreEstimator):
-    """X-REINFORCE: the score of the structure itself. The least variance, where `dist.log_prob` is tractable.
+    """X-REINFORCE: the score of the structure itself. The least variance of the three, if `dist.log_prob` is tractable.
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 4, requires_grad=True)
@@ -77,10 +82,20 @@ class StructureREINFORCE(ScoreEstimator):
     NotImplementedError: StructureREINFORCE needs log_prob of the structure; take TraceREINFORCE instead. ...
     """
 
+    label = "X-REINFORCE+"
+
+    @classmethod
+    def supports(cls, dist):
+        try:
+            dist.log_prob(dist.mode)
+        except (NotImplementedError, ValueError):
+            return False
+        return True
+
     def draw(self, dist, generator):
         value = dist.sample((self.samples,), generator=generator)
         try:
-            return value.clone(), dist.log_prob(value)  # whose backward may need the value as it is
+            return value.clone(), dist.log_prob(value)  # whose backward may need the value unchanged
         except (NotImplementedError, ValueError) as reason:  # ValueError: it is tractable, but not at this size
             message = f"StructureREINFORCE needs log_prob of the structure; take TraceREINFORCE instead. ({reason})"
             raise type(reason)(message) from None

@@ -1,4 +1,5 @@
-"""Structures are almost free next to evaluating an objective: draw many, and let a cheap c(X) speak for them.
+"""A cheap function c(X) of the structure as control variate: structures cost little next to an objective, so many more
+are drawn than evaluated.
 
     g = 1/K Σ_i (L_i - c(X_i) - b_i) ∇ log P(T_i)  +  1/(M-1) Σ_j (c(X_j) - c̄) ∇ log P(T_j)
 
@@ -18,15 +19,16 @@ from gumtrace.structures.base import Structure
 
 
 class SurrogateREINFORCE(Estimator):
-    """T-REINFORCE on what a learned function of the structure leaves over; its own gradient from many extra structures.
+    """T-REINFORCE on the loss minus a learned function c of the structure; the gradient of E c comes from many more
+    structures.
 
     Args:
-        surrogate: c, with `c(x, context)` and `c.fit(x, loss, context, generator)` for x (*S, entries);
-            `PairwiseSurrogate` by default. Entries are the value, flattened: n² of them or, where the others say
-            nothing, n (n - 1) / 2 for a spanning tree and (n - 1)² for an arborescence. An order or a list of parents
-            becomes n (n + 1), one-hot.
         samples: K, runs that are evaluated.
         extra: M, runs that are not.
+        surrogate: c, with `c(x, context)` and `c.fit(x, loss, context, generator)` for x (*S, entries);
+            `PairwiseSurrogate` by default. Entries are the value, flattened: n² of them or, since the others follow
+            from these, n (n - 1) / 2 for a spanning tree and (n - 1)² for an arborescence. An order or a list of
+            parents becomes n (n + 1), one-hot.
 
     The surrogate learns at every call in training mode that is made for its gradient; `eval()` freezes it.
 
@@ -38,37 +40,45 @@ class SurrogateREINFORCE(Estimator):
     >>> loss.backward()
     """
 
-    def __init__(self, surrogate: nn.Module | None = None, samples: int = 8, extra: int = 256):
-        super().__init__(samples)
+    label = "Surrogate"
+
+    def __init__(self, *, samples: int = 4, extra: int = 256, surrogate: nn.Module | None = None):
+        super().__init__(samples=samples)
         self.extra = checked_count("SurrogateREINFORCE", "extra", extra, least=2)
         self.fitted: Any = surrogate if surrogate is not None else PairwiseSurrogate()
 
-    def surrogate(
+    @property
+    def surrogate(self) -> Any:
+        """c. It is the submodule `fitted`: the name that it has in checkpoints."""
+        return self.fitted
+
+    @classmethod
+    def supports(cls, dist):
+        return len(dist.event_shape) > 0  # entries to fit c to
+
+    def surrogate_loss(
         self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
-        if self.training:  # tensors of a transform must not be remembered after it
+        if self.training:  # the surrogate must not store tensors of a transform
             refuse_transforms("SurrogateREINFORCE", ", or freeze the surrogate by eval()")
         trace = dist.sample_trace((self.samples,), generator=generator)
         value = trace.value
         entries = _entries(dist, value)
-        loss = self.evaluate(dist, objective, value.clone())  # into which it may write
+        loss = self.evaluate(dist, objective, value.clone())  # a copy, which the objective may write into
         more = dist.sample_trace((self.extra,), generator=generator)
         with torch.no_grad():
-            left = loss - self.fitted(entries, context)
-            cheap = self.fitted(_entries(dist, more.value), context)
+            left = loss - self.surrogate(entries, context)
+            cheap = self.surrogate(_entries(dist, more.value), context)
         evaluated = (advantage(left, self.samples > 1) * dist.trace_log_prob(trace)).mean(0)
         unevaluated = (advantage(cheap, True) * dist.trace_log_prob(more)).mean(0)
         if self.training:
-            self.fitted.fit(entries, loss.detach(), context, generator)
+            self.surrogate.fit(entries, loss.detach(), context, generator)
         return loss, evaluated + unevaluated
-
-    def extra_repr(self) -> str:
-        return f"samples={self.samples}, extra={self.extra}"
 
 
 def _entries(dist: Structure, value: Tensor) -> Tensor:
     """(*S, *event) -> (*S, entries) of the dtype of the log-rates: the same entries whatever this batch masks."""
-    if not value.is_floating_point():  # keys or parents: names, not numbers
+    if not value.is_floating_point():  # keys or parents: categories
         value = torch.nn.functional.one_hot(value.clamp(min=-1) + 1, value.shape[-1] + 1).flatten(-2)
     else:
         value = value.flatten(-len(dist.event_shape))

@@ -1,7 +1,7 @@
-"""Cheap functions c(X) of a structure, fitted to the objective as training goes along.
+"""Cheap functions c(X) of a structure, fitted to the objective during training.
 
-All they learn is part of their state: it goes with `state_dict()`, `.to(device)` and copies of the estimator. So they
-learn nothing from a loss that is not finite: it would stay.
+All that they learn is in their parameters and buffers, and so in `state_dict()`, in copies, and on the estimator's
+device. They skip losses that are not finite, which would stay there.
 """
 
 import torch
@@ -11,51 +11,51 @@ from torch.func import functional_call
 from gumtrace.estimators.base import checked_count
 
 _MOST_FEATURES = 8192  # half a gigabyte of normal equations, and seconds to solve them
-_ROWS = 1024  # whose features are written down at a time
-_DRAWN = 256  # losses for a step of the perceptron
+_ROWS = 1024  # of features that are in memory at once
+_DRAWN = 256  # losses in a minibatch of the perceptron
 _BETAS = (0.9, 0.999)
 
 
 class _Surrogate(nn.Module):
-    """Buffers whose sizes the data decide: loading a state brings its own sizes along, if they go together."""
+    """Buffers whose sizes depend on the data: a state that is loaded brings its own sizes, if they are consistent."""
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors):  # type: ignore[override]
         names = [name for name, _ in self.named_buffers(recurse=False) if prefix + name in state_dict]
         sizes = {name: state_dict[prefix + name].shape for name in names}
         if not self.possible(sizes):
-            errors.append(f"size mismatch for {prefix}*: {', '.join(names)} do not go together")
+            errors.append(f"size mismatch for {prefix}*: {', '.join(names)} are not consistent")
             return
         for name, size in sizes.items():
             setattr(self, name, getattr(self, name).new_empty(size))
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
 
     def possible(self, sizes: dict[str, torch.Size]) -> bool:
-        """Whether buffers of these sizes can be those of one surrogate; some may be missing."""
+        """Whether one surrogate can have buffers of these sizes; some may be missing."""
         raise NotImplementedError
 
 
 class LinearSurrogate(_Surrogate):
-    """c(X) = w·φ(X), by ridge regression on all finite losses seen, older ones counting less.
+    """c(X) = w·φ(X), by ridge regression on all finite losses so far, with smaller weights for older ones.
 
     φ is a one and the entries of the structure; `PairwiseSurrogate` adds their products.
 
-    The normal equations are solved again when the losses that wait for it are a quarter of those before, or a third as
-    many as the features: solving then costs no more than adding up the equations does.
+    The normal equations are solved again when the losses since then are a quarter of those before, or a third of the
+    number of features: solving then costs no more than summing the equations.
 
     Args:
-        ridge: how strongly w is held at zero, in losses: 1 is safe while there are fewer losses than features, and
-            little next to many. The intercept is not held: a constant in the loss changes no other weight.
+        ridge: the penalty on w, in units of losses: 1 is safe while there are fewer losses than features, and
+            negligible next to many. The intercept has none: a constant in the loss changes no other weight.
         forget: weight of a call's losses relative to the next one's; 1 if the objective does not change.
     """
 
     weight: Tensor  # (features,)
     gram: Tensor  # (features, features)
     moment: Tensor  # (features,)
-    waiting: Tensor  # (rows, entries): not in the normal equations yet
+    waiting: Tensor  # (rows, entries) that are not in the normal equations yet
     waiting_loss: Tensor  # (rows,)
     waiting_weight: Tensor  # (rows,), oldest first
 
-    def __init__(self, ridge: float = 1.0, forget: float = 0.99):
+    def __init__(self, *, ridge: float = 1.0, forget: float = 0.99):
         super().__init__()
         if not (ridge > 0 and 0 < forget <= 1):
             raise ValueError(f"{type(self).__name__}: needs ridge > 0 and 0 < forget <= 1, got {ridge} and {forget}")
@@ -65,9 +65,12 @@ class LinearSurrogate(_Surrogate):
         for name in ("gram", "waiting"):
             self.register_buffer(name, torch.zeros(0, 0, dtype=torch.float64))
 
+    def extra_repr(self) -> str:
+        return f"ridge={self.ridge}, forget={self.forget}"
+
     def possible(self, sizes: dict[str, torch.Size]) -> bool:
         if len(sizes) < len(list(self.buffers())):
-            return True  # torch says what is missing
+            return True  # torch reports what is missing
         if any(len(size) != getattr(self, name).ndim for name, size in sizes.items()):
             return False
         (rows, entries), (features, other) = sizes["waiting"], sizes["gram"]
@@ -91,14 +94,14 @@ class LinearSurrogate(_Surrogate):
         return self.predict(x, weight[1:]) + weight[0]  # added last: it may be large next to the rest
 
     def predict(self, x: Tensor, weight: Tensor) -> Tensor:
-        """w·φ(X) but for the one, (*S,)."""
+        """w·φ(X) without the intercept, (*S,)."""
         return x @ weight
 
     @torch.no_grad()
     def fit(
         self, x: Tensor, loss: Tensor, context: Tensor | None = None, generator: torch.Generator | None = None
     ) -> None:
-        """Take these losses into account, if not at the next call then soon."""
+        """Add these losses to the regression, which is solved now or in a later call."""
         x, loss = x.flatten(0, -2), loss.flatten().double()
         usable = _usable(loss, x.dtype)
         x, loss = x[usable].double(), loss[usable]
@@ -119,7 +122,7 @@ class LinearSurrogate(_Surrogate):
         self.waiting, self.waiting_loss, self.waiting_weight = x[:0], x.new_zeros(0), x.new_zeros(0)
 
     def _add_waiting(self) -> None:
-        """Into the normal equations, as if each call had been added when it came."""
+        """Add them to the normal equations, as if each call had been added at once."""
         decay = self.forget * self.waiting_weight[0]
         self.gram, self.moment = decay * self.gram, decay * self.moment
         rows = (self.waiting, self.waiting_loss, self.waiting_weight)
@@ -131,9 +134,9 @@ class LinearSurrogate(_Surrogate):
         self.waiting, self.waiting_loss, self.waiting_weight = (t[:0].clone() for t in rows)
 
     def _solve(self) -> None:
-        """Features that never occurred have weight zero: they need not be solved for.
+        """Features that never occurred have weight zero, and are left out of the system.
 
-        The first feature is the one. It is not held at zero, and the losses are taken from their mean.
+        The first feature is the intercept. It has no penalty, and the mean of the losses is subtracted.
         """
         occurred = self.gram.diagonal().nonzero().squeeze(-1)
         system = self.gram[occurred[:, None], occurred]
@@ -145,7 +148,7 @@ class LinearSurrogate(_Surrogate):
         self.weight[0] += mean
 
     def _apply(self, fn, recurse=True):
-        """Moves with the estimator to its device; the normal equations need float64 all the same."""
+        """Moves to the estimator's device, and stays float64, which the normal equations need."""
         before = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)
         for name, buffer in before.items():
@@ -154,14 +157,14 @@ class LinearSurrogate(_Surrogate):
 
 
 class PairwiseSurrogate(LinearSurrogate):
-    """Products of entries too: right for objectives that are quadratic in the structure."""
+    """`LinearSurrogate` with products of entries too: exact for objectives that are quadratic in the structure."""
 
     def features(self, x: Tensor) -> Tensor:
         i, j = _pairs(x)
         return torch.cat([super().features(x), x[..., i] * x[..., j]], -1)
 
     def predict(self, x: Tensor, weight: Tensor) -> Tensor:
-        """As a quadratic form: there are too many products to write them down for many structures."""
+        """As a quadratic form: the products of many structures would not fit in memory."""
         size = x.shape[-1]
         i, j = _pairs(x)
         form = x.new_zeros(size, size)
@@ -187,33 +190,35 @@ def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
 class MLPSurrogate(nn.Module):
     """A perceptron on the structure and the context, trained by Adam on recent finite losses.
 
-    It never looks at a value, and its tensors stay where they are: a training step with it can be a CUDA graph. It
-    computes in float32 or float64, whatever is around it. Each process learns from its own losses: keep it out of
-    `DistributedDataParallel`, which would make its buffers equal everywhere, and not its weights.
+    It never synchronises, and its tensors keep their memory: a training step with it can be a CUDA graph. It computes
+    in float32 or float64, also under autocast. Each process learns from its own losses: keep it out of
+    `DistributedDataParallel`, which would broadcast its buffers but not its weights.
 
     Args:
         size: entries of the structure, see `SurrogateREINFORCE`.
+        hidden: width of its two layers.
         context: features of the context.
+        lr: learning rate.
         memory: how many losses it is trained on.
         steps: optimiser steps at each call.
     """
 
     seen: Tensor  # (memory, inputs)
     losses: Tensor  # (memory,)
-    count: Tensor  # of the losses so far; the next one takes the place of the oldest
+    count: Tensor  # of the losses so far; the next one replaces the oldest
     centre: Tensor
     spread: Tensor
     moments: Tensor  # (2, parameters), Adam's
     taken: Tensor  # its steps
 
     def __init__(
-        self, size: int, hidden: int = 64, context: int = 0, *, lr: float = 3e-3, memory: int = 4096, steps: int = 4
+        self, size: int, *, hidden: int = 64, context: int = 0, lr: float = 3e-3, memory: int = 4096, steps: int = 4
     ):
         super().__init__()
         self.net = nn.Sequential(
             nn.Linear(size + context, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(), nn.Linear(hidden, 1)
         )
-        self.requires_grad_(False)  # a training loop's optimiser must not move it
+        self.requires_grad_(False)  # a training loop's optimiser must not update it
         self.lr = lr
         self.memory = checked_count("MLPSurrogate", "memory", memory)
         self.steps = checked_count("MLPSurrogate", "steps", steps)
@@ -234,14 +239,14 @@ class MLPSurrogate(nn.Module):
     def fit(
         self, x: Tensor, loss: Tensor, context: Tensor | None = None, generator: torch.Generator | None = None
     ) -> None:
-        """Take these losses into account from the next call on."""
+        """Train on these losses too, from the next call on."""
         inputs = self._inputs(x, context).flatten(0, -2)
         known = self._remember(inputs[-self.memory :], loss.flatten()[-self.memory :].to(self.centre.dtype))
         where = self.seen.device if generator is None else generator.device
         for _ in range(self.steps):
             part = torch.rand(_DRAWN, generator=generator, device=where).to(self.seen.device)
             rows = torch.minimum((part * known).long(), known - 1)  # a product may be rounded up
-            # An autocast would keep the halved weights of the first step for all of them.
+            # Autocast would use its cached half-precision weights of the first step for all of them.
             with torch.autocast(self.seen.device.type, enabled=False):
                 self._step(self.seen[rows], (self.losses[rows] - self.centre) / self.spread)
 
@@ -250,11 +255,11 @@ class MLPSurrogate(nn.Module):
         inputs, size = _with_context(x, context), self.seen.shape[-1]
         if inputs.shape[-1] != size:
             given = f"{x.shape[-1]} and {0 if context is None else context.shape[-1]}"
-            raise ValueError(f"MLPSurrogate: is made for {size} entries and features of the context, got {given}")
+            raise ValueError(f"MLPSurrogate: made for {size} entries and features of the context, got {given}")
         return inputs.to(self.centre.dtype)
 
     def _remember(self, inputs: Tensor, losses: Tensor) -> Tensor:
-        """How many losses there are now. Those of no use come behind the others, and there all stays as it was."""
+        """Stores the losses and returns how many there are now. Unusable ones are ordered last and not written."""
         usable = _usable(losses, losses.dtype) & inputs.isfinite().all(-1)
         rank = torch.where(usable, usable.cumsum(0), usable.sum() + (~usable).cumsum(0)) - 1
         place = (self.count + rank) % self.memory
@@ -269,7 +274,7 @@ class MLPSurrogate(nn.Module):
         return known
 
     def _step(self, inputs: Tensor, targets: Tensor) -> None:
-        """One of Adam. Its moments are buffers: they go wherever the surrogate goes."""
+        """One step of Adam, whose moments are buffers: they are saved, moved and copied with the surrogate."""
         weights = dict(self.net.named_parameters())
         with torch.enable_grad():
             free = {name: p.detach().requires_grad_() for name, p in weights.items()}
@@ -285,7 +290,7 @@ class MLPSurrogate(nn.Module):
             p.sub_(step.view_as(p))
 
     def _apply(self, fn, recurse=True):
-        """Moves with the estimator to its device and dtype; in half precision it would not learn."""
+        """Moves to the estimator's device and dtype, except half precision, in which it would not learn."""
         super()._apply(fn, recurse)
         if self.centre.dtype.itemsize < 4:
             super()._apply(lambda t: t.float() if t.is_floating_point() else t, recurse)
@@ -293,12 +298,12 @@ class MLPSurrogate(nn.Module):
 
 
 def _usable(loss: Tensor, dtype: torch.dtype) -> Tensor:
-    """Which losses can be learnt from: those that are finite, as are the sums of their squares in this dtype."""
+    """Which losses can be learned from: those that are finite, as are the sums of their squares in this dtype."""
     return loss.abs() < torch.finfo(dtype).max ** 0.4
 
 
 def _with_context(x: Tensor, context: Tensor | None) -> Tensor:
-    """Detached: what is fitted must not reach back into the encoder that made the context, nor keep its graph."""
+    """Detached: the fit must not backpropagate into the encoder that made the context, nor keep its graph."""
     if context is not None:
         x = torch.cat([x, context.expand(*x.shape[:-1], context.shape[-1]).to(x.dtype)], -1)
     return x.detach()

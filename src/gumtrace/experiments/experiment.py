@@ -159,23 +159,25 @@ def build_estimator(config: Config, critic: Make | None = None, surrogate: Make 
     """The one the config names. `critic` and `surrogate` make the experiment's own, for those that need one.
 
     >>> build_estimator(Config(estimator="GumbelRao", draws=2))
-    GumbelRao(samples=1, temperature=1.0, kind=None)
+    GumbelRao(samples=1, temperature=1.0, kind=None, draws=2)
     """
     samples, temperature = config.k, config.temperature
     match config.estimator:
         case "RELAX":
             if critic is None:
                 raise ValueError("RELAX needs a critic, and this experiment has none")
-            return estimators.RELAX(critic(), samples)
+            return estimators.RELAX(critic(), samples=samples)
         case "REBAR":
             rebar = estimators.REBAR(samples=samples, temperature=temperature)
             rebar.log_temperature.requires_grad_(config.learn_temperature)
             return rebar
         case "SurrogateREINFORCE":
-            return estimators.SurrogateREINFORCE(surrogate and surrogate(), samples, config.extra)
+            return estimators.SurrogateREINFORCE(
+                surrogate=surrogate and surrogate(), samples=samples, extra=config.extra
+            )
         case "GumbelRao":
-            return estimators.GumbelRao(temperature, samples, draws=config.draws)
+            return estimators.GumbelRao(temperature=temperature, samples=samples, draws=config.draws)
         case "StochasticSoftmax" | "StraightThrough":
-            return getattr(estimators, config.estimator)(temperature, samples)
+            return getattr(estimators, config.estimator)(temperature=temperature, samples=samples)
         case _:
-            return getattr(estimators, config.estimator)(samples)
+            return getattr(estimators, config.estimator)(samples=samples)

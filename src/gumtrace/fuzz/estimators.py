@@ -9,7 +9,6 @@ of them.
 import copy
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from gumtrace import estimators as E
 from gumtrace.fuzz import formula
-from gumtrace.fuzz.algorithms import Scramble
 from gumtrace.fuzz.cases import Case
 from gumtrace.fuzz.numbers import literal
 from gumtrace.fuzz.oracles import Outcome
@@ -30,35 +28,16 @@ ESTIMATES, SLOW_ESTIMATES = 3000, 150
 Objective = Callable[[Tensor], Tensor]
 
 
-class Kind(NamedTuple):
-    code: str
-    unbiased: bool = True
-    soft: bool = False  # it differentiates the objective at a soft structure
-    tractable: bool = False  # it needs log_prob of the structure
+LINEAR = ", linear"  # after the name of an estimator: with a linear surrogate in place of the default
+NAMES = [*E.ESTIMATORS, *(name + LINEAR for name, cls in E.ESTIMATORS.items() if "surrogate" in cls.settings())]
 
 
-KINDS = {
-    "TraceREINFORCE": Kind("E.TraceREINFORCE({samples})"),
-    "SurrogateREINFORCE": Kind("E.SurrogateREINFORCE(samples={samples}, extra=16)"),
-    "NoiseREINFORCE": Kind("E.NoiseREINFORCE({samples})"),
-    "StructureREINFORCE": Kind("E.StructureREINFORCE({samples})", tractable=True),
-    "RELAX": Kind("E.RELAX({critic}.double(), samples={samples})"),
-    "SurrogateREINFORCE, linear": Kind("E.SurrogateREINFORCE(E.LinearSurrogate(), samples={samples}, extra=16)"),
-    "REBAR": Kind("E.REBAR(samples={samples})", soft=True),
-    "StraightThrough": Kind("E.StraightThrough(0.5, {samples})", unbiased=False, soft=True),
-    "GumbelRao": Kind("E.GumbelRao(0.5, {samples}, draws=3)", unbiased=False, soft=True),
-    "StochasticSoftmax": Kind("E.StochasticSoftmax(0.5, {samples})", unbiased=False, soft=True),
-}
+def described(name: str) -> type[E.Estimator]:
+    return E.ESTIMATORS[name.removesuffix(LINEAR)]
 
 
 def serves(name: str, case: Case) -> bool:
-    kind = KINDS[name]
-    if kind.tractable:
-        return case.kind.tractable
-    if kind.soft:
-        return case.kind.relaxes(case.settings)
-    number = isinstance(case.settings.get("algorithm"), Scramble)  # its value has no entries to regress on
-    return not (name.startswith("Surrogate") and number)
+    return described(name).supports(case.build())
 
 
 def estimates(case: Case, tally: Counter) -> None:
@@ -97,10 +76,10 @@ def _measured(case: Case, name: str, estimator: E.Estimator, objective: Objectiv
             raise Wrong(f"{name}: {what}", f"the {what} is not finite", None, show)
     draws = count * estimator.samples
     rounding = 64 * torch.finfo(case.logits.dtype).eps * (1 + np.abs(losses).max()) * (1 + told.winners.shape[1])
-    if name != "StochasticSoftmax":
+    if described(name) is not E.StochasticSoftmax:  # whose value is that of relaxed structures
         spread = (losses - chances @ losses)[:, None]
         _compare(f"{name}: loss", loss[:, None], np.array([chances @ losses]), spread, chances, draws, rounding, show)
-    if KINDS[name].unbiased:
+    if described(name).unbiased:
         level = chances @ losses if estimator.samples > 1 else 0.0
         spread = formula.gradient(x, told, losses - level)
         _compare(f"{name}: gradient", grads, exact, spread, chances, draws, rounding, show)
@@ -108,18 +87,31 @@ def _measured(case: Case, name: str, estimator: E.Estimator, objective: Objectiv
 
 def _made(case: Case, name: str, rng: np.random.Generator) -> tuple[E.Estimator, Objective, tuple[str, ...]]:
     """Estimator and objective, from code that is shown if they fail."""
-    size = case.key_shape if len(case.key_shape) == 2 else case.racing.shape[1]
-    critic = (
-        f"E.MatrixCritic(hidden=8, size={size})" if len(case.key_shape) == 2 else f"E.VectorCritic({size}, hidden=8)"
-    )
-    samples = int(rng.choice([1, 2, 4]))
-    code = KINDS[name].code.format(samples=samples, critic=critic)
-    source = _objective(case, rng, in_place=not KINDS[name].soft and rng.random() < 0.4)
+    cls = described(name)
+    code = _code(case, name, samples=int(rng.choice([1, 2, 4])))
+    source = _objective(case, rng, in_place=not cls.differentiates and rng.random() < 0.4)
     names = {"E": E, "torch": torch}
     torch.manual_seed(case.seed)  # for a critic's weights
     exec(source, names)  # our own code, as it is printed
     show = ("from gumtrace import estimators as E", *source.splitlines(), f"estimator = {code}")
     return eval(code, names).to(case.device), names["objective"], show  # type: ignore[return-value]
+
+
+def _code(case: Case, name: str, samples: int) -> str:
+    """That makes the estimator."""
+    cls = described(name)
+    size = case.key_shape if len(case.key_shape) == 2 else case.racing.shape[1]
+    critic = "MatrixCritic" if len(case.key_shape) == 2 else "VectorCritic"
+    settings = {
+        "critic": f"E.{critic}(size={size}, hidden=8).double()",
+        "samples": samples,
+        "extra": 16,
+        "draws": 3,
+    }
+    if name.endswith(LINEAR):
+        settings["surrogate"] = "E.LinearSurrogate()"
+    taken = ", ".join(f"{key}={value}" for key, value in settings.items() if key in cls.settings())
+    return f"E.{cls.__name__}({taken})"
 
 
 def _many(case: Case) -> tuple[str, ...]:
@@ -201,7 +193,7 @@ def _refuses(case: Case, name: str, estimator: E.Estimator, show: tuple[str, ...
 
 def empty(case: Case, tally: Counter) -> None:
     """Every estimator on a batch without items, and on items without keys where there are such."""
-    for name in KINDS:
+    for name in NAMES:
         if not serves(name, case):
             continue
         estimator, _, show = _made(case, name, np.random.default_rng([case.seed, 5]))

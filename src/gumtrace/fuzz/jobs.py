@@ -98,7 +98,7 @@ def job(seed: int, index: int, device: str = "cpu") -> Job:
 
 def _estimators(rng: np.random.Generator, turn: int, dtype: torch.dtype, device: str) -> Job:
     """Every estimator in turn, each time on another structure; now and then on nothing at all."""
-    structures, names = list(STRUCTURES), list(estimators.KINDS)
+    structures, names = list(STRUCTURES), estimators.NAMES
     if turn % 5 == 4:
         structure = structures[turn // 5 % len(structures)]
         return Job("estimators", drawing.draw_nothing(structure, rng, dtype, device), _found(estimators.empty))

@@ -1,4 +1,4 @@
-"""Optimise the logits of a toy problem with one estimator, and look at its gradients on the way."""
+"""Optimise the logits of a toy problem with one estimator, and measure the noise of its gradients."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from gumtrace.toy.problems import Problem
 
 @dataclass(frozen=True)
 class Curve:
-    """What one run showed: iterations, the expected objective, and the standard deviation of the gradient there."""
+    """One run: iterations, and the expected objective and the standard deviation of the gradient at each of them."""
 
     estimator: str
     seed: int
@@ -32,7 +32,7 @@ def optimise(
     every: int = 15,
     tick: Callable[[], None] = lambda: None,
 ) -> Curve:
-    """Adam on the logits, and on the estimator's own parameters where it has any."""
+    """Adam on the logits, and on the estimator's own parameters if it has any."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     logits = p.logits.clone().requires_grad_()
@@ -64,7 +64,7 @@ def spread(
 ) -> float:
     """Root mean square over the entries of the standard deviation of one gradient estimate."""
     dist = p.make(logits.detach())
-    estimator.eval()  # looking must not teach it
+    estimator.eval()  # it must not learn from the measurement
     grads = gradients(estimator, dist, p.objective, replicates, generator)
     estimator.train()
     return grads.std(0)[dist.racing].square().mean().sqrt().item()

@@ -2,11 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from gumtrace import estimators
+from gumtrace.estimators import (
+    ESTIMATORS,
+    Estimator,
+    LinearSurrogate,
+    MatrixCritic,
+    PairwiseSurrogate,
+    VectorCritic,
+)
 from gumtrace.structures.arborescence import Arborescence
 from gumtrace.structures.base import Structure
 from gumtrace.structures.binary_tree import BinaryTree
@@ -71,28 +79,20 @@ def problem(name: str, *, size: int | None = None, smooth: bool = True, seed: in
     return Problem(name, logits, _MAKE[name], objective, smooth)
 
 
-def applicable(p: Problem, samples: int = 8) -> dict[str, Callable[[], estimators.Estimator]]:
-    """Estimators of the problem by name, each for about `samples` objective calls an iteration."""
+def applicable(p: Problem, samples: int = 8) -> dict[str, Callable[[], Estimator]]:
+    """Estimators of the problem by label, each for about `samples` objective calls an iteration."""
     dist = p.dist
-    size = dist.key_shape[0]
+    fitting = [cls for cls in ESTIMATORS.values() if cls.supports(dist) and (p.smooth or not cls.differentiates)]
+    return {cls.label: partial(_build, cls, p, samples) for cls in fitting}
 
-    def critic():
-        return estimators.MatrixCritic() if len(dist.key_shape) == 2 else estimators.VectorCritic(size)
 
-    found: dict[str, Callable[[], estimators.Estimator]] = {
-        "E-REINFORCE+": lambda: estimators.NoiseREINFORCE(samples),
-        "T-REINFORCE+": lambda: estimators.TraceREINFORCE(samples),
-    }
-    if p.name not in ("arborescence",):
-        found["X-REINFORCE+"] = lambda: estimators.StructureREINFORCE(samples)
-    found["RELAX"] = lambda: estimators.RELAX(critic(), samples)
-    # a binary tree's parents have too many pairs to solve for
-    surrogate = estimators.LinearSurrogate if p.name == "binary" else estimators.PairwiseSurrogate
-    found["Surrogate"] = lambda: estimators.SurrogateREINFORCE(surrogate(forget=1.0), samples, extra=512)
-    if p.name != "binary" and p.smooth:
-        third = max(samples // 3, 1)  # REBAR evaluates the objective three times a sample
-        found["REBAR"] = lambda: estimators.REBAR(samples=third)
-        found["SST"] = lambda: estimators.StochasticSoftmax(0.5, samples)
-        found["Straight-through"] = lambda: estimators.StraightThrough(0.5, samples)
-        found["Gumbel-Rao"] = lambda: estimators.GumbelRao(0.5, samples, draws=4)
-    return found
+def _build(cls: type[Estimator], p: Problem, samples: int) -> Estimator:
+    def critic() -> nn.Module:
+        return MatrixCritic() if p.logits.dim() == 2 else VectorCritic(len(p.logits))
+
+    def surrogate() -> nn.Module:
+        # a binary tree's parents have too many pairs to solve for
+        return LinearSurrogate(forget=1.0) if p.name == "binary" else PairwiseSurrogate(forget=1.0)
+
+    settings = {"samples": max(samples // cls.calls_per_sample, 1), "draws": 4, "extra": 512}
+    return cls.from_settings(settings, critic=critic, surrogate=surrogate)

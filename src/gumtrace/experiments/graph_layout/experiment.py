@@ -64,7 +64,9 @@ class GraphLayout(Experiment):
         self.estimator = build_estimator(
             config,
             critic=lambda: Critic(config.nodes**2, seen, config.critic_hidden),
-            surrogate=lambda: MLPSurrogate(config.nodes * (config.nodes - 1) // 2, config.critic_hidden, seen),
+            surrogate=lambda: MLPSurrogate(
+                config.nodes * (config.nodes - 1) // 2, hidden=config.critic_hidden, context=seen
+            ),
         )
 
     def parameter_groups(self) -> list[dict[str, Any]]:

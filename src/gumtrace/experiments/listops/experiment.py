@@ -80,7 +80,9 @@ class ListOpsExperiment(Experiment):
             config,
             critic=lambda: Critic(size, config.hidden, config.dropout),
             # What it remembers is in every checkpoint: 13 MB as it is.
-            surrogate=lambda: MLPSurrogate((size - 1) ** 2, config.hidden, size * len(VOCABULARY), memory=1024),
+            surrogate=lambda: MLPSurrogate(
+                (size - 1) ** 2, hidden=config.hidden, context=size * len(VOCABULARY), memory=1024
+            ),
         )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
