@@ -10,8 +10,8 @@ import tiny_runs
 import torch
 from tiny_runs import TINY, GraphLayout, Killed, cut_off, metrics
 
+from gumtrace.estimators import ESTIMATORS
 from gumtrace.experiments import evaluate, train
-from gumtrace.experiments.config import ESTIMATORS
 from gumtrace.experiments.folder import read_json
 from gumtrace.experiments.parallel import Workers
 from gumtrace.experiments.run import Run

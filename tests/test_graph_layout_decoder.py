@@ -14,8 +14,8 @@ from common import seeded
 from kernelcases import DEVICE, RECORDED
 from layout_decoders import EXACT, GRADIENT, HALF, SIZES, VALUE, decoder, error, errors, frames, soft, trees
 
+from gumtrace.estimators import ESTIMATORS
 from gumtrace.experiments import find
-from gumtrace.experiments.config import ESTIMATORS
 from gumtrace.experiments.graph_layout import messages, model
 
 everywhere, poisoned, precision = layout_decoders.everywhere, layout_decoders.poisoned, layout_decoders.precision

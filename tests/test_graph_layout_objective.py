@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributions import Gumbel, kl_divergence
 
 import gumtrace as gt
-from gumtrace.experiments.config import ESTIMATORS
+from gumtrace.estimators import ESTIMATORS
 from gumtrace.experiments.graph_layout import experiment
 from gumtrace.experiments.graph_layout.data import Layouts, Split
 from gumtrace.experiments.parallel import Workers

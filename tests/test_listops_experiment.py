@@ -11,8 +11,8 @@ from listops_runs import TINY, ListOps
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from tiny_runs import cut_off
 
+from gumtrace.estimators import ESTIMATORS
 from gumtrace.experiments import evaluate, train
-from gumtrace.experiments.config import ESTIMATORS
 from gumtrace.experiments.folder import read_metrics
 from gumtrace.experiments.listops import experiment as module
 from gumtrace.experiments.listops.expressions import VOCABULARY

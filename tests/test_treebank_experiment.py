@@ -7,8 +7,8 @@ from common import seeded
 from tiny_runs import cut_off
 
 import gumtrace as gt
+from gumtrace.estimators import ESTIMATORS
 from gumtrace.experiments import evaluate, find, train
-from gumtrace.experiments.config import ESTIMATORS
 from gumtrace.experiments.folder import read_metrics
 from gumtrace.experiments.treebank import experiment as module
 from gumtrace.experiments.treebank.data import Split

@@ -2,30 +2,21 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-EstimatorName = Literal[
-    "NoiseREINFORCE",
-    "TraceREINFORCE",
-    "StructureREINFORCE",
-    "RELAX",
-    "REBAR",
-    "StochasticSoftmax",
-    "StraightThrough",
-    "GumbelRao",
-    "SurrogateREINFORCE",
-]
-ESTIMATORS: tuple[str, ...] = get_args(EstimatorName)
-DIFFERENTIATE = ("REBAR", "StochasticSoftmax", "StraightThrough", "GumbelRao")  # the objective, between structures
-# Times the objective is asked for a sample: REBAR's control variate is the objective itself, at two noises.
-CALLS_A_SAMPLE = {"REBAR": 3}
+from gumtrace.estimators import ESTIMATORS, Estimator
+
+if TYPE_CHECKING:
+    EstimatorName = str
+else:
+    EstimatorName = Literal[tuple(ESTIMATORS)]  # the choices of the command line
 
 
 @dataclass(frozen=True)
 class Config:
     """What every experiment has; each adds its own."""
 
-    known: ClassVar[tuple[str, ...]] = ESTIMATORS  # names that `estimator` may have
+    known: ClassVar[tuple[str, ...]] = tuple(ESTIMATORS)  # names that `estimator` may have
 
     seed: int = 0
     """Of the initial model, the order of the data, and all noise."""
@@ -71,7 +62,7 @@ class Config:
         for name in ("calls", "draws", "extra", "iterations", "evaluate_every", "starts", "start_iterations", "shards"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not self.learn_temperature and self.estimator != "REBAR":
+        if not self.learn_temperature and "learn_temperature" not in self.estimator_type.settings():
             raise ValueError(f"learn_temperature is REBAR's: {self.estimator} learns none")
         for name in ("temperature", "lr", "estimator_lr"):
             if not getattr(self, name) > 0:
@@ -94,14 +85,18 @@ class Config:
             raise ValueError(f"{self.items} items cannot be shared out evenly to {self.shards} shards")
 
     @property
+    def estimator_type(self) -> type[Estimator]:
+        """The class of that name; the base class for names that an experiment adds."""
+        return ESTIMATORS.get(self.estimator, Estimator)
+
+    @property
     def k(self) -> int:
         """Structures for each item."""
-        few = self.estimator == "RELAX" or self.estimator in DIFFERENTIATE
-        return self.samples or (1 if few else 4)
+        return self.samples or self.estimator_type.settings()["samples"]
 
     @property
     def calls_an_item(self) -> int:
-        return self.k * CALLS_A_SAMPLE.get(self.estimator, 1)
+        return self.k * self.estimator_type.calls_per_sample
 
     @property
     def items(self) -> int:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from gumtrace import estimators
 from gumtrace.estimators import Estimator
 from gumtrace.experiments.archives import is_plain
 from gumtrace.experiments.config import Config
@@ -161,23 +160,8 @@ def build_estimator(config: Config, critic: Make | None = None, surrogate: Make 
     >>> build_estimator(Config(estimator="GumbelRao", draws=2))
     GumbelRao(samples=1, temperature=1.0, kind=None, draws=2)
     """
-    samples, temperature = config.k, config.temperature
-    match config.estimator:
-        case "RELAX":
-            if critic is None:
-                raise ValueError("RELAX needs a critic, and this experiment has none")
-            return estimators.RELAX(critic(), samples=samples)
-        case "REBAR":
-            rebar = estimators.REBAR(samples=samples, temperature=temperature)
-            rebar.log_temperature.requires_grad_(config.learn_temperature)
-            return rebar
-        case "SurrogateREINFORCE":
-            return estimators.SurrogateREINFORCE(
-                surrogate=surrogate and surrogate(), samples=samples, extra=config.extra
-            )
-        case "GumbelRao":
-            return estimators.GumbelRao(temperature=temperature, samples=samples, draws=config.draws)
-        case "StochasticSoftmax" | "StraightThrough":
-            return getattr(estimators, config.estimator)(temperature=temperature, samples=samples)
-        case _:
-            return getattr(estimators, config.estimator)(samples=samples)
+    cls = config.estimator_type
+    if critic is None and "critic" in cls.settings():
+        raise ValueError(f"{config.estimator} needs a critic, and this experiment has none")
+    modules = {name: make for name, make in (("critic", critic), ("surrogate", surrogate)) if make is not None}
+    return cls.from_settings({**vars(config), "samples": config.k}, **modules)

@@ -6,23 +6,12 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
+from gumtrace.estimators import ESTIMATORS
 from gumtrace.experiments.registry import find
 
-# In the paper's words and order. A "+" is the leave-one-out baseline, which needs two samples.
-_NAMES = {
-    "StochasticSoftmax": "SST",
-    "StraightThrough": "Straight-through",
-    "GumbelRao": "Gumbel-Rao",
-    "NoiseREINFORCE": "E-REINFORCE",
-    "TraceREINFORCE": "T-REINFORCE",
-    "StructureREINFORCE": "X-REINFORCE",
-    "SurrogateREINFORCE": "Surrogate",
-    "RELAX": "RELAX",
-    "REBAR": "REBAR",
-    "TraceLikelihood": "Trace likelihood",
-    "MatrixTreeCRF": "Matrix-tree CRF",
-}
-_BIASED = ("StochasticSoftmax", "StraightThrough", "GumbelRao")
+_BIASED_FIRST = sorted(ESTIMATORS, key=lambda name: ESTIMATORS[name].unbiased)  # as in the paper's tables
+_LIKELIHOODS = {"TraceLikelihood": "Trace likelihood", "MatrixTreeCRF": "Matrix-tree CRF"}  # in place of an estimator
+_LABELS = {name: ESTIMATORS[name].label for name in _BIASED_FIRST} | _LIKELIHOODS
 UNBIASED = "†"  # the mark
 
 
@@ -104,8 +93,7 @@ def family(estimator: str) -> str:
     >>> family("TraceREINFORCE"), family("StochasticSoftmax")
     ('T-REINFORCE+', 'SST')
     """
-    name = _NAMES.get(estimator, estimator)
-    return name + "+" * name.endswith("-REINFORCE")
+    return _LABELS.get(estimator, estimator)
 
 
 def title(config: dict[str, Any]) -> str:
@@ -122,9 +110,10 @@ def title(config: dict[str, Any]) -> str:
 
 
 def marked(estimator: str, name: str) -> str:
-    return name if estimator in _BIASED else f"{name} {UNBIASED}"
+    biased = estimator in ESTIMATORS and not ESTIMATORS[estimator].unbiased
+    return name if biased else f"{name} {UNBIASED}"
 
 
 def place(estimator: str) -> tuple[int, str]:
     """To sort by: those the paper knows come first."""
-    return (list(_NAMES).index(estimator) if estimator in _NAMES else len(_NAMES)), estimator
+    return (list(_LABELS).index(estimator) if estimator in _LABELS else len(_LABELS)), estimator

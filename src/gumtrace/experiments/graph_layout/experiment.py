@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gumtrace.diagnostics.gradients import gradients
 from gumtrace.divergences import noise_kl
 from gumtrace.estimators import MLPSurrogate
-from gumtrace.experiments.config import DIFFERENTIATE, Config
+from gumtrace.experiments.config import Config
 from gumtrace.experiments.experiment import Experiment, build_estimator
 from gumtrace.experiments.graph_layout.data import Layouts, Split, load
 from gumtrace.experiments.graph_layout.model import Decoder, Encoder
@@ -96,17 +96,15 @@ class GraphLayout(Experiment):
         """The paper's ranges; temperatures of relaxations as the paper it takes them from."""
         rates = {name: trial.suggest_float(name, 1e-5, 1e-3, log=True) for name in ("lr", "decoder_lr")}
         found = config.replace(**rates)
-        match config.estimator:
-            case "RELAX":
-                found = found.replace(
-                    estimator_lr=trial.suggest_float("estimator_lr", 1e-5, 1e-3, log=True),
-                    critic_hidden=trial.suggest_categorical("critic_hidden", [256, 512, 1024, 2056]),
-                )
-            case name if name in DIFFERENTIATE:
-                found = found.replace(temperature=trial.suggest_float("temperature", 0.1, 10.0, log=True))
-            case _:
-                found = found.replace(samples=trial.suggest_categorical("samples", [2, 4, 8, 16]))
-        return found
+        settings = config.estimator_type.settings()
+        if "critic" in settings:
+            return found.replace(
+                estimator_lr=trial.suggest_float("estimator_lr", 1e-5, 1e-3, log=True),
+                critic_hidden=trial.suggest_categorical("critic_hidden", [256, 512, 1024, 2056]),
+            )
+        if "temperature" in settings:
+            return found.replace(temperature=trial.suggest_float("temperature", 0.1, 10.0, log=True))
+        return found.replace(samples=trial.suggest_categorical("samples", [2, 4, 8, 16]))
 
     @property
     def items(self) -> int:
@@ -152,7 +150,7 @@ class GraphLayout(Experiment):
         if unrolled is None:
             unrolled = self.config.training == "unrolled"
         few = unrolled or len(structure) < SHARED
-        hard = few and (self.config.estimator not in DIFFERENTIATE or not torch.is_grad_enabled())
+        hard = few and (not self.estimator.differentiates or not torch.is_grad_enabled())
         rebar = self.config.estimator == "REBAR" and self.config.learn_temperature
         twice = rebar and torch.is_grad_enabled()  # its variance has the objective's slope
         if unrolled:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from gumtrace.diagnostics.gradients import gradients
 from gumtrace.estimators import RELAX, MLPSurrogate, SurrogateREINFORCE
-from gumtrace.experiments.config import DIFFERENTIATE, Config
+from gumtrace.experiments.config import Config
 from gumtrace.experiments.experiment import Experiment, build_estimator
 from gumtrace.experiments.listops.data import ListOps, Split, load, read, read_folder
 from gumtrace.experiments.listops.expressions import CLOSE, PADDING, VOCABULARY
@@ -116,13 +116,12 @@ class ListOpsExperiment(Experiment):
         """The paper's ranges; temperatures of relaxations as for graph layout."""
         names = ("lr", "classifier_lr", "weight_decay")
         found = config.replace(**{name: trial.suggest_float(name, 1e-5, 1e-3, log=True) for name in names})
-        match config.estimator:
-            case "RELAX":
-                return found.replace(estimator_lr=trial.suggest_float("estimator_lr", 1e-5, 1e-3, log=True))
-            case name if name in DIFFERENTIATE:
-                return found.replace(temperature=trial.suggest_float("temperature", 0.1, 10.0, log=True))
-            case _:
-                return found.replace(samples=trial.suggest_categorical("samples", [2, 4, 5]))
+        settings = config.estimator_type.settings()
+        if "critic" in settings:
+            return found.replace(estimator_lr=trial.suggest_float("estimator_lr", 1e-5, 1e-3, log=True))
+        if "temperature" in settings:
+            return found.replace(temperature=trial.suggest_float("temperature", 0.1, 10.0, log=True))
+        return found.replace(samples=trial.suggest_categorical("samples", [2, 4, 5]))
 
     def read_test(self, file: Path) -> None:
         """An original file. What is longer than the expressions of training, or has other operators, is left out."""

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from gumtrace.diagnostics.gradients import gradients
-from gumtrace.estimators import Estimator, MLPSurrogate
-from gumtrace.experiments.config import DIFFERENTIATE, ESTIMATORS, Config, EstimatorName
+from gumtrace.estimators import ESTIMATORS, Estimator, MLPSurrogate
+from gumtrace.experiments.config import Config
 from gumtrace.experiments.experiment import Experiment, build_estimator
 from gumtrace.experiments.treebank.data import SYNTHETIC, Split, Treebank, load
 from gumtrace.experiments.treebank.likelihoods import crf_log_likelihood, heaviest, trace_log_likelihood
@@ -20,14 +20,17 @@ from gumtrace.structures.arborescence import Arborescence
 CHUNK = 250  # items evaluated at once
 DRAWS = 10  # of the gradient, for its standard deviation
 LIKELIHOODS = {"TraceLikelihood": trace_log_likelihood, "MatrixTreeCRF": crf_log_likelihood}
-Supervision = Literal[EstimatorName, "TraceLikelihood", "MatrixTreeCRF"]
+if TYPE_CHECKING:
+    Supervision = str
+else:
+    Supervision = Literal[(*ESTIMATORS, *LIKELIHOODS)]
 
 
 @dataclass(frozen=True)
 class TreebankConfig(Config):
     known = (*ESTIMATORS, *LIKELIHOODS)
 
-    estimator: Supervision = "TraceLikelihood"  # type: ignore[assignment]  # more than other experiments have
+    estimator: Supervision = "TraceLikelihood"
     """Of the expected number of wrong heads; or a likelihood of the true tree, which takes no estimate."""
     calls: int = 64
     """Sentences in a batch. To count wrong heads costs nothing, so here the samples of a sentence are not calls."""
@@ -116,15 +119,14 @@ class TreebankExperiment(Experiment):
         found = config.replace(
             lr=trial.suggest_float("lr", 3e-4, 1e-2, log=True), dropout=trial.suggest_float("dropout", 0.2, 0.5)
         )
-        match config.estimator:
-            case name if name in LIKELIHOODS:
-                return found
-            case "RELAX":
-                return found.replace(estimator_lr=trial.suggest_float("estimator_lr", 1e-4, 1e-2, log=True))
-            case name if name in DIFFERENTIATE:
-                return found.replace(temperature=trial.suggest_float("temperature", 0.1, 10.0, log=True))
-            case _:
-                return found.replace(samples=trial.suggest_categorical("samples", [4, 8, 16]))
+        settings = config.estimator_type.settings()
+        if config.estimator in LIKELIHOODS:
+            return found
+        if "critic" in settings:
+            return found.replace(estimator_lr=trial.suggest_float("estimator_lr", 1e-4, 1e-2, log=True))
+        if "temperature" in settings:
+            return found.replace(temperature=trial.suggest_float("temperature", 0.1, 10.0, log=True))
+        return found.replace(samples=trial.suggest_categorical("samples", [4, 8, 16]))
 
     @property
     def items(self) -> int:
