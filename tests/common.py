@@ -37,7 +37,7 @@ def edge_list(edge_index):
 def rebuild(dist, logits, **kwargs):
     """The same kind of distribution with other logits."""
     settings = {name: getattr(dist, name) for name in dist.settings}
-    if dist._layout.geometry.edges is not None:
+    if isinstance(dist, gt.SparseSpanningTree):
         return gt.SpanningTree.from_edges(logits, dist._edges, dist._num_nodes, **settings, **kwargs)
     return type(dist)(logits, **settings, **kwargs)
 

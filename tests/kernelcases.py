@@ -7,12 +7,22 @@ from common import seeded
 
 pytest.importorskip("triton", reason="needs triton: it comes with CUDA builds of torch, or pip install triton")
 
-from gumtrace.kernels import kinds
 from gumtrace.kernels.cpu import ops as cpu
 from gumtrace.kernels.cuda import spanning_tree_trace
-from gumtrace.kernels.kinds import Geometry
+from gumtrace.kernels.geometry import (
+    ArborescenceGeometry,
+    SpanningTreeGeometry,
+    SubsetGeometry,
+    arborescence,
+    binary_tree,
+    matching,
+    permutation,
+    spanning_tree,
+    subset,
+)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TREES = (SpanningTreeGeometry, ArborescenceGeometry)
 GUARD = 64  # elements on either side of what torch.empty gives
 
 
@@ -22,32 +32,6 @@ def needs_cuda(why):
 
 LARGE = needs_cuda("one of these sizes takes Triton's interpreter minutes; small ones run in it, in this file")
 RECORDED = needs_cuda("CUDA graphs are recorded by its driver, and Triton's interpreter has none")
-
-
-def subset(d, k):
-    return Geometry(kinds.SUBSET, d, k, k, 0, k)
-
-
-def permutation(d):
-    return Geometry(kinds.PERMUTATION, d, d, d, 0, d)
-
-
-def matching(n, m):
-    return Geometry(kinds.MATCHING, n * m, n, n, 0, n, m)
-
-
-def spanning_tree(n, components=1):
-    steps = max(n - components, 0)
-    return Geometry(kinds.SPANNING_TREE, n * n, steps, steps, 0, n, 0, components)
-
-
-def arborescence(n, root=0):
-    slots = max(n, 2 * n - 2)
-    return Geometry(kinds.ARBORESCENCE, n * n, slots, slots, slots, n, 0, root)
-
-
-def binary_tree(n):
-    return Geometry(kinds.BINARY_TREE, n, n, 0, n, n)
 
 
 GEOMETRIES = {
@@ -88,11 +72,11 @@ def kinds_for(*few):
 
 def sizes_of(geometry, kind):
     """Ragged items among the masked ones, where the kernel asks for sizes."""
-    if kind == "masked" and geometry.kind in (kinds.SPANNING_TREE, kinds.ARBORESCENCE) and geometry.n > 3:
-        least = max(geometry.extra + 1, 2)
-        return torch.tensor([geometry.n, least, geometry.n - 1], dtype=torch.int32)
-    if kind == "masked" and geometry.kind == kinds.SUBSET and geometry.n > 1:
-        return torch.tensor([geometry.n, 0, geometry.n - 1], dtype=torch.int32)
+    if kind == "masked" and isinstance(geometry, TREES) and geometry.nodes > 3:
+        least = geometry.root + 1 if isinstance(geometry, ArborescenceGeometry) else geometry.components + 1
+        return torch.tensor([geometry.nodes, max(least, 2), geometry.nodes - 1], dtype=torch.int32)
+    if kind == "masked" and isinstance(geometry, SubsetGeometry) and geometry.k > 1:
+        return torch.tensor([geometry.k, 0, geometry.k - 1], dtype=torch.int32)
     return None
 
 
@@ -103,9 +87,9 @@ def rates(geometry, kind, dtype, rows=BATCH):
         x = x.round()
     if kind == "masked":
         sizes = sizes_of(geometry, kind)
-        if geometry.kind in (kinds.SPANNING_TREE, kinds.ARBORESCENCE):
+        if isinstance(geometry, TREES):
             keep = torch.rand(x.shape, generator=seeded(1)) < 0.9
-            n = geometry.n
+            n = geometry.nodes
             for row in range(rows):
                 nodes = n if sizes is None else int(sizes[row % len(sizes)])
                 grid = keep[row].view(n, n)
@@ -113,8 +97,8 @@ def rates(geometry, kind, dtype, rows=BATCH):
                     grid[v - 1, v] = grid[v, v - 1] = True
                 grid[nodes:] = False
                 grid[:, nodes:] = False
-        elif geometry.kind == kinds.SUBSET:
-            spare = max(geometry.keys - geometry.n, 0)
+        elif isinstance(geometry, SubsetGeometry):
+            spare = max(geometry.keys - geometry.k, 0)
             keep = torch.ones(x.shape, dtype=torch.bool)
             keep[:, :spare] = torch.rand(rows, spare, generator=seeded(1)) < 0.5
         else:

@@ -42,11 +42,11 @@ FAULTS = {  # name: (file, what is there, the fault)
     ),
     # who raced
     "the diagonal races": (
-        f"{CPU}/sampling.py",
-        "k // geometry.n < k % geometry.n",
-        "k // geometry.n <= k % geometry.n",
+        f"{CPU}/spanning_tree.py",
+        "key // geometry.nodes < key % geometry.nodes",
+        "key // geometry.nodes <= key % geometry.nodes",
     ),
-    "an edge into the root": (f"{CPU}/sampling.py", "            g[u * n + geometry.extra] = -np.inf\n", ""),
+    "an edge into the root": (f"{CPU}/arborescence.py", "        g[u * n + geometry.root] = -np.inf\n", ""),
     "a row that is crossed out late": (
         f"{CPU}/matching.py",
         "        for i in range(n):\n            if row_free[i]:",
@@ -69,23 +69,23 @@ FAULTS = {  # name: (file, what is there, the fault)
         "out[j, winner] -= grad[i]",
     ),
     "a loser level with its winner": (
-        f"{CPU}/formula.py",
+        f"{CPU}/conditional.py",
         "cap = np.nextafter(node, below) if ordered",
         "cap = node if ordered",
     ),
     "fresh noise of the inverse rate": (
-        f"{CPU}/formula.py",
+        f"{CPU}/conditional.py",
         "fresh = row[i] - x[s.keys[i]]",
         "fresh = row[i] + x[s.keys[i]]",
     ),
-    "minima of the wrong rate": (f"{CPU}/formula.py", "z[i, b] = noise[b] - totals[i, b]", "z[i, b] = noise[b]"),
+    "minima of the wrong rate": (f"{CPU}/conditional.py", "z[i, b] = noise[b] - totals[i, b]", "z[i, b] = noise[b]"),
     "a share of the minima too much": (
-        f"{CPU}/formula.py",
+        f"{CPU}/conditional.py",
         "out[j, k] += (one - share) * grad[i, k]",
         "out[j, k] += grad[i, k]",
     ),
-    "half of the uniforms": (f"{CPU}/vectors.py", "f = w if low else one - w", "f = w"),
-    "a second derivative's winner": ("traces/formula.py", "won * grad[:, None] - lost", "won * grad[:, None] + lost"),
+    "half of the uniforms": (f"{CPU}/simd_math.py", "f = w if low else one - w", "f = w"),
+    "a second derivative's winner": ("kernels/ops.py", "won * grad[:, None] - lost", "won * grad[:, None] + lost"),
     "orders that are counted twice": (
         f"{STRUCTURES}/exact.py",
         ".logsumexp(-1), now  # (G, S)",

@@ -24,11 +24,11 @@ from kernelcases import (
     twin_traces,
 )
 
-from gumtrace.kernels import kinds
 from gumtrace.kernels.cpu import ops as cpu
 from gumtrace.kernels.cuda import arborescence_trace, sampling, spanning_tree_trace, subset_trace
 from gumtrace.kernels.cuda import indicator as indicators
 from gumtrace.kernels.cuda import ops as cuda
+from gumtrace.kernels.geometry import DEVICE_ATTEMPTS
 
 poisoned, small_tiles = kernelcases.poisoned, kernelcases.small_tiles
 
@@ -301,4 +301,4 @@ def test_draws_of_an_arborescence_are_counted(monkeypatch):
     x = torch.zeros(1, 9, device=DEVICE)
     trace = cuda.trace(geometry, x, None)[:2]
     cuda.conditional(geometry, x, None, *trace, torch.tensor([1, 2], device=DEVICE))
-    assert len(draws) == kinds.DEVICE_ATTEMPTS
+    assert len(draws) == DEVICE_ATTEMPTS

@@ -9,6 +9,7 @@ from common import seeded
 from kernelcases import DEVICE, FULL
 from treesums import INF, some_missing, uniform
 
+from gumtrace.kernels.cpu.matrix_tree import tree_marginals
 from gumtrace.kernels.cuda import matrix_tree
 from gumtrace.relaxations import trees
 
@@ -70,7 +71,7 @@ def by_kernel(u, tangents, sizes, root, fold):
 
 
 def by_trees(how, u, tangents, sizes, root, fold):
-    """`visit` or `sweeps`, folded and spread."""
+    """On the CPU or in torch, folded and spread."""
     along = torch.stack(tangents) if tangents else u.new_empty(0, *u.shape)
     if fold and root == UNDIRECTED:
         along = torch.cat([along[:1] + along[:1].mT, along[1:]])
@@ -86,7 +87,7 @@ def check(u, sizes, count, root, fold, atol):
     tangents = directions(u, count)
     ours = by_kernel(u, tangents, sizes, root, fold)
     assert ours.dtype == u.dtype
-    for how in (trees.visit, trees.sweeps):
+    for how in (tree_marginals, trees.sweeps):
         theirs = by_trees(how, u, tangents, sizes, root, fold)
         torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
     return ours

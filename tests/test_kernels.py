@@ -8,9 +8,8 @@ from numba import njit
 from scipy import stats
 
 import gumtrace as gt
-from gumtrace.kernels.cpu import jit, vectors
+from gumtrace.kernels.cpu import jit, ops, simd_math
 from gumtrace.kernels.cpu.incidence import CLOSE
-from gumtrace.kernels.cpu.members import members
 from gumtrace.kernels.cpu.order import extent, order_codes, rank_sort, sort_racing, top_racing
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -18,12 +17,12 @@ DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 @njit
 def exponential(x):
-    vectors.exp_row(x, x.size, vectors.integer_row(x, x.size))
+    simd_math.exp_row(x, x.size, simd_math.integer_row(x, x.size))
 
 
 @njit
 def logarithm(x):
-    vectors.log_row(x, x.size, vectors.integer_row(x, x.size))
+    simd_math.log_row(x, x.size, simd_math.integer_row(x, x.size))
 
 
 @DTYPES
@@ -52,7 +51,7 @@ def test_noise_has_the_law_of_an_exponential(dtype):
     n = 1_000_000
     row, spare = np.empty(n, dtype), np.empty(n, dtype)
     scratch = np.empty(n, np.int32 if dtype is np.float32 else np.int64)
-    vectors.log_exponential_row(np.array([1, 2], np.uint64), 0, row, n, spare, scratch)
+    simd_math.log_exponential_row(np.array([1, 2], np.uint64), 0, row, n, spare, scratch)
     e = np.exp(row.astype(np.float64))
     assert stats.kstest(e, "expon").pvalue > FALSE_ALARM
     assert (
@@ -78,9 +77,9 @@ def test_noise_of_the_extreme_uniforms_is_finite(dtype, monkeypatch):
 def test_noise_depends_on_seed_and_position_only():
     a, b, c = (np.empty(64, np.float32) for _ in range(3))
     spare, scratch = np.empty(64, np.float32), np.empty(64, np.int32)
-    vectors.log_exponential_row(np.array([1, 2], np.uint64), 0, a, 64, spare, scratch)
-    vectors.log_exponential_row(np.array([1, 2], np.uint64), 32, b, 32, spare, scratch)
-    vectors.log_exponential_row(np.array([1, 3], np.uint64), 0, c, 64, spare, scratch)
+    simd_math.log_exponential_row(np.array([1, 2], np.uint64), 0, a, 64, spare, scratch)
+    simd_math.log_exponential_row(np.array([1, 2], np.uint64), 32, b, 32, spare, scratch)
+    simd_math.log_exponential_row(np.array([1, 3], np.uint64), 0, c, 64, spare, scratch)
     assert (a[32:] == b[:32]).all()
     assert not (a == c).any()
 
@@ -135,7 +134,7 @@ def test_one_exponent_or_many(make, span):
     trace = d.sample_trace(generator=seeded())
     expected = torch.zeros((), dtype=torch.float64)
     for item, choices, links in zip(x.flatten(1), *trace.rows(), strict=True):
-        keys = members(trace.layout.geometry, choices.numpy(), links.numpy())
+        keys = ops.racing_keys(trace.layout.geometry, choices, links)
         for winner, racing in zip(choices.tolist(), keys, strict=True):
             if winner >= 0:
                 expected = expected + item[winner] - item[torch.from_numpy(racing).long()].logsumexp(0)

@@ -7,8 +7,8 @@ import torch
 from operators import every_device, every_structure, finite, logits, step
 
 import gumtrace as gt
-from gumtrace.kernels import ops
-from gumtrace.kernels.kinds import ARBORESCENCE
+from gumtrace.kernels import operators, ops
+from gumtrace.kernels.geometry import flatten_geometry
 from gumtrace.traces.trace import Trace
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, in its compiler
@@ -99,7 +99,7 @@ def calls(d):
     def rows(x, grad=False):  # that do not lie in one piece: results do, whatever the strides of what came in
         return x.detach().T.contiguous().T.requires_grad_(grad)
 
-    head, x, sizes = ops.parts(d._layout.geometry), d._rows(), d._row_sizes()
+    head, x, sizes = flatten_geometry(d._layout.geometry), d._rows(), d._row_sizes()
     seed = torch.tensor([1, 2], device=x.device)
     winners, links = map(rows, d.sample_trace((2,)).rows())
     _, kept = ops.log_prob(*head, x, winners, links)
@@ -121,7 +121,7 @@ def calls(d):
         ops.conditional: (rows(x, True), sizes, winners, links, seed),
         ops.conditional_grad: (rows(x), winners, links, rows(totals), rows(z), rows(g), rows(torch.ones_like(g))),
     }
-    if d._layout.geometry.kind == ARBORESCENCE:
+    if isinstance(d, gt.Arborescence):
         found[ops.arborescence_heads] = (winners, links)
     return {operator: (*head, *args) for operator, args in found.items()}
 
@@ -146,7 +146,7 @@ def test_expanded_and_transposed_logits(device):
 def test_kernels_run_on_the_device_of_their_tensors(monkeypatch):
     """Triton launches on the current device, which may be another one; no second one is needed to see which is set."""
     guarded, seen = [], []
-    geometry = ops.parts(gt.Permutation(torch.zeros(3))._layout.geometry)
+    geometry = flatten_geometry(gt.Permutation(torch.zeros(3))._layout.geometry)
 
     class Guard:
         def __init__(self, device):
@@ -163,7 +163,7 @@ def test_kernels_run_on_the_device_of_their_tensors(monkeypatch):
         def check_logits(geometry, x):
             seen.append((x.device.index, len(guarded)))
 
-    monkeypatch.setattr(ops, "_kernels", lambda device_type: Kernels)
+    monkeypatch.setattr(operators, "backend", lambda device_type: Kernels)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", Guard)
     for index in (0, 1):

@@ -10,7 +10,7 @@ from scipy import stats
 
 import gumtrace as gt
 from gumtrace.kernels import ops
-from gumtrace.kernels.cpu import formula
+from gumtrace.kernels.cpu import conditional
 from gumtrace.kernels.cpu.ops import compiled
 
 ITEMS, ATTEMPTS = 4000, 4
@@ -32,7 +32,7 @@ def attempts():
         failed = np.empty(ITEMS, bool)
         wrong = np.array([1], np.int32)
         inputs = (d._rows().numpy(), wrong, winners, links, seed, count)
-        formula.conditional(0, ITEMS, compiled(geometry), *inputs, g, totals, z, failed)
+        conditional.conditional(0, ITEMS, compiled(geometry), *inputs, g, totals, z, failed)
         assert failed.all()
         drawn.append((np.exp(z + totals)[:, 1:3], g[:, d.racing.flatten().numpy()]))
     return drawn
@@ -56,7 +56,7 @@ def test_each_attempt_has_the_law_of_the_noise(attempts, attempt):
 
 def test_the_first_attempt_has_the_seed_itself():
     """Draws of earlier versions come again."""
-    from gumtrace.kernels.cpu.vectors import attempt_seed
+    from gumtrace.kernels.cpu.simd_math import attempt_seed
 
     seed, own = np.array([3, 5], np.uint64), np.empty(2, np.uint64)
     attempt_seed(seed, 0, own)

@@ -10,8 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import gumtrace as gt
 from gumtrace import relaxations
-from gumtrace.kernels.cpu import marginals as kernels
-from gumtrace.kernels.cpu import shift
+from gumtrace.kernels.cpu import ops
 from gumtrace.relaxations import expfamily, subset
 from gumtrace.relaxations.subset import KINDS, relax_subset
 
@@ -28,7 +27,7 @@ def test_search_in_torch(kind, dtype, scale):
     k = torch.arange(64).remainder(29).minimum(u.isfinite().sum(-1))
     shape = subset._MAPS[kind][0]
     both = []
-    for z in (shift.shift(kind, u, k), subset._search(u, k, int(k.max()), kind)):
+    for z in (ops.subset_shift(kind, u, k), subset._search(u, k, int(k.max()), kind)):
         both.append(shape(z))
         check_membership(both[-1], k)
     torch.testing.assert_close(*both, atol=4 * torch.finfo(dtype).eps, rtol=0)
@@ -41,15 +40,17 @@ def test_cumulants_in_torch(dtype, d, k):
     sizes = torch.full((17,), k)
     p = subset._shift(u, sizes, k, "binary").sigmoid()
     theta = expfamily.nodes(d, k, k, dtype)
-    w = kernels.weights(theta, p, sizes)
-    x = kernels.marginals(theta, p, w)
+    w = ops.subset_weights(theta, p, sizes)
+    x = ops.subset_marginals(theta, p, w)
     g, h = (expfamily._centred(randn(17, d, seed=s, dtype=dtype), x, sizes) for s in (1, 2))
     tolerance = {"atol": 200 * torch.finfo(dtype).eps, "rtol": 0}
     t = theta.to(dtype)
     torch.testing.assert_close(expfamily._weights(t, p, sizes), w, **tolerance)
     torch.testing.assert_close(expfamily._marginals(t, p, w), x, **tolerance)
-    torch.testing.assert_close(expfamily._covariance(t, p, x, w, g), kernels.covariance(theta, p, x, w, g), **tolerance)
-    third = kernels.third_cumulant(theta, p, x, w, g, h)
+    torch.testing.assert_close(
+        expfamily._covariance(t, p, x, w, g), ops.subset_covariance(theta, p, x, w, g), **tolerance
+    )
+    third = ops.subset_third_cumulant(theta, p, x, w, g, h)
     torch.testing.assert_close(expfamily._third_cumulant(t, p, x, w, g, h), third, **tolerance)
 
 
@@ -62,9 +63,10 @@ def test_without_kernels(monkeypatch, kind, dtype):
     k = torch.arange(30).minimum(u.isfinite().sum(-1))
     monkeypatch.setattr(expfamily, "CHUNK", 7 * 40 * 10)  # a few rows at a time
     results = []
-    for has_kernel in (True, False):
-        monkeypatch.setattr(expfamily, "has_kernel", lambda x, answer=has_kernel: answer)
-        results.append(two_derivatives(u, k, kind))
+    results.append(two_derivatives(u, k, kind))
+    for module in (expfamily, subset):
+        monkeypatch.setattr(module, "own_kernel", lambda name, device_type: None)
+    results.append(two_derivatives(u, k, kind))
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, atol=300 * torch.finfo(dtype).eps, rtol=0)
     small = randn(3, 5, scale=1.5).requires_grad_()
@@ -82,7 +84,7 @@ def test_enough_nodes(d, k, scale):
     for dtype, more in ((torch.float32, 1.0), (torch.float64, 1.0), (torch.float64, 1.5)):
         m = math.ceil(more * len(expfamily.nodes(d, k, k, dtype)))
         theta = (torch.arange(m, dtype=torch.float64) + 0.5) * (math.pi / m)
-        results.append(kernels.marginals(theta, p, kernels.weights(theta, p, sizes)))
+        results.append(ops.subset_marginals(theta, p, ops.subset_weights(theta, p, sizes)))
     torch.testing.assert_close(results[0], results[2], atol=1e-8, rtol=1e-8)
     torch.testing.assert_close(results[1], results[2], atol=1e-15, rtol=1e-13)
 

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from gumtrace import diagnostics, divergences, estimators, structures
-from gumtrace.kernels import backends
+from gumtrace.kernels.backends import backends
 from gumtrace.relaxations import relax
 from gumtrace.structures import *  # noqa: F403 - its `__all__`, the one list of structures
 from gumtrace.traces.trace import Trace

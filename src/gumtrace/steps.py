@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gumtrace.kernels.cpu.members import members
+from gumtrace.kernels.backends import backend
 from gumtrace.structures.base import Structure
 from gumtrace.structures.words import Names
 from gumtrace.traces.trace import Trace
@@ -66,6 +66,4 @@ def steps(dist: Structure, trace: Trace, names: Names | None = None) -> list[Ste
 
 def member_keys(trace: Trace) -> list[np.ndarray]:
     """The keys of each decision of one trace. A mask is not in the trace, so masked keys are among them."""
-    return members(
-        trace.layout.geometry, trace.choices.cpu().contiguous().numpy(), trace.links.cpu().contiguous().numpy()
-    )
+    return backend("cpu").racing_keys(trace.layout.geometry, trace.choices, trace.links)

@@ -1,55 +1,37 @@
-"""The kernels as operators of torch: one name for every device, and what torch.compile and vmap must know of each.
+"""All operators: what they take and give, their shapes for tracing, and their derivatives.
 
-    geometry, edges   the event of an item, see `Geometry`; edges of sparse graphs only
+    geometry, edges   the event of an item, see `flatten_geometry`; edges of sparse graphs only
     logits            (batch, keys); item i of N = samples x batch reads row i mod batch
     winners, links    (items, ...) a trace
     sizes             (batch,) or (1,): k or a number of nodes; None where all items have the geometry's
     seed              (2,) int64: the noise is a pure function of it, so the operators are too
 
-Derivatives are in `gumtrace.traces.formula`. CUDA tensors go to the Triton kernels, all others to the compiled loops
-for the CPU, visiting it if need be.
-"""
+The kernels are in the backends, see `gumtrace.kernels.backends`; `cpu.ops` says what each of them computes.
 
-from collections.abc import Callable
-from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
+    log P(T) = Σ_b log λ[T_b] - log Λ_b,            Λ = A λ
+    G | T    = -log( Aᵀ m + [k no winner] fresh ),  m_b ~ Exp(Λ_b), fresh_k ~ Exp(λ_k)
+
+A first backward runs one fused kernel. When a graph of the backward itself is asked for, the same formula is written
+with the four maps log_totals, log_spread, to_keys and to_decisions, whose derivatives are maps of the same kind.
+"""
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from gumtrace.kernels.batching import rule
-from gumtrace.kernels.kinds import Geometry
+from gumtrace.kernels.backends import backend
+from gumtrace.kernels.geometry import BinaryTreeGeometry, Geometry, unflatten_geometry
+from gumtrace.kernels.operators import Operator
+from gumtrace.kernels.vmap import Kind
 
-HEAD = "SymInt[] geometry, Tensor? edges"
-TRACE = "Tensor winners, Tensor links"
-SCHEMAS = {
-    "check_logits": "Tensor logits) -> Tensor",
-    "perturb": "Tensor logits, SymInt items, Tensor seed) -> Tensor",
-    "trace": "Tensor g, Tensor? sizes) -> (Tensor, Tensor, Tensor)",
-    "sample": "Tensor logits, Tensor? sizes, SymInt items, Tensor seed) -> (Tensor, Tensor, Tensor)",
-    "arborescence_heads": f"{TRACE}) -> Tensor",
-    "indicator": "Tensor winners, ScalarType dtype) -> Tensor",
-    "log_prob": f"Tensor logits, {TRACE}) -> (Tensor, Tensor)",
-    "log_prob_grad": f"Tensor logits, {TRACE}, Tensor kept, Tensor grad) -> Tensor",
-    "log_totals": f"Tensor logits, {TRACE}) -> Tensor",
-    "to_keys": f"{TRACE}, Tensor alpha, Tensor beta, Tensor h) -> Tensor",
-    "to_decisions": f"{TRACE}, Tensor alpha, Tensor beta, Tensor h) -> Tensor",
-    "log_spread": f"{TRACE}, Tensor z) -> Tensor",
-    "conditional": f"Tensor logits, Tensor? sizes, {TRACE}, Tensor seed) -> (Tensor, Tensor, Tensor, Tensor)",
-    "conditional_grad": f"Tensor logits, {TRACE}, Tensor totals, Tensor z, Tensor g, Tensor grad) -> Tensor",
-}
-NO_TANGENTS = (
-    "gumtrace has no forward-mode derivatives (torch.func.jvp, jacfwd, hessian, dual tensors); reverse mode works: "
-    "backward, torch.func.grad, vjp, jacrev, and jacrev(jacrev(f)) for a Hessian"
-)
+ROWS, ITEMS, SIZES, NUMBER, SEED, DTYPE = Kind
+TRACE = {"winners": ITEMS, "links": ITEMS}
+MAP = {**TRACE, "alpha": ITEMS, "beta": ITEMS, "h": ITEMS}
 
 
 def new_seed(device: torch.device, generator: torch.Generator | None) -> Tensor:
-    """From the generator, or the device's own; drawn on the device, so that nothing waits for it.
+    """From the generator, or the device's own; drawn on the device, so that nothing synchronises.
 
-    A generator of the CPU beside logits on another device makes the host wait: what it draws is copied there.
+    A generator of the CPU beside logits on another device does: what it draws is copied there.
     """
     source = generator.device if generator is not None else device
     if source.type not in ("cpu", "cuda"):  # their integers are not all 64 bits wide
@@ -58,189 +40,233 @@ def new_seed(device: torch.device, generator: torch.Generator | None) -> Tensor:
     return seed.to(device)
 
 
-def parts(geometry: Geometry) -> tuple[list[int], Tensor | None]:
-    """A geometry as operators take it."""
-    return list(geometry[:-1]), geometry.edges
+# The operators -------------------------------------------------------------------------------------
 
 
-# Which kernels -------------------------------------------------------------------------------------
-
-
-@cache
-def _kernels(device_type: str):
-    """The module of kernels, imported when first used: numba and triton are slow to load."""
-    if device_type == "cuda" and find_spec("triton") is None:
-        device_type = "cpu"  # and `gumtrace.backends()` says so
-    return import_module(f"gumtrace.kernels.{device_type}.ops")
-
-
-class Operator:
-    """One kernel for every device.
-
-    Called on plain tensors it runs at once. Where torch is looking on (torch.compile, fake tensors) the call goes
-    through the operator that is registered with torch under its name, and under torch.func through a function that
-    its transforms understand: the same kernels and derivatives, for the price of a dispatch in Python.
-    """
-
-    def __init__(self, name: str):
-        self.name = name
-        schema = f"({HEAD}, {SCHEMAS[name]}"
-        kernel = lambda *args: self.run("cpu", *args)  # noqa: E731
-        self.registered = torch.library.custom_op(f"gumtrace::{name}", kernel, mutates_args=(), schema=schema)
-        self.registered.register_kernel("cuda")(lambda *args: self.run("cuda", *args))
-        self.registered.register_fake(FAKES[name])
-        self.registered.register_vmap(rule(name, self.registered))
-        self.mapped = rule(name, self)
-        self.derivative: tuple[Callable, Callable] | None = None
-
-    def register_autograd(self, backward: Callable, *, setup_context: Callable) -> None:
-        """The first result is differentiable, the others are not."""
-        self.registered.register_autograd(backward, setup_context=setup_context)
-        self.derivative = setup_context, backward
-
-    def run(self, device_type: str, geometry, edges, *args):
-        args = [x.contiguous() if torch.is_tensor(x) else x for x in args]
-        kernel = getattr(_kernels(device_type), self.name)
-        geometry = Geometry(*geometry)._replace(edges=edges)
-        device = args[0].device
-        if device_type == "cuda" and device.index != torch.cuda.current_device():
-            with torch.cuda.device(device):  # Triton launches on the current one; the guard is not free
-                return kernel(geometry, *args)
-        return kernel(geometry, *args)
-
-    def __call__(self, geometry, edges, *args):
-        tensors = [x for x in args if torch.is_tensor(x)]
-        if _traced(tensors):
-            if forward_ad._current_level >= 0:
-                raise NotImplementedError(NO_TANGENTS)
-            return self.registered(geometry, edges, *args)
-        if torch._C._are_functorch_transforms_active():
-            return _Transformable.apply(self, geometry, edges, *args)
-        if forward_ad._current_level >= 0:
-            _refuse_tangents(tensors)
-        if self.derivative and torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-            return _Differentiable.apply(self, geometry, edges, *args)
-        return self.run(_device_type(tensors), geometry, edges, *args)
-
-
-class _Differentiable(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, operator: Operator, geometry, edges, *args):
-        tensors = [x for x in args if torch.is_tensor(x)]
-        results = operator.run(_device_type(tensors), geometry, edges, *args)
-        _keep(ctx, (operator, geometry, edges, *args), results)
-        return results
-
-    @staticmethod
-    def backward(ctx, *grads):
-        return None, *ctx.operator.derivative[1](ctx, *grads)
-
-
-class _Transformable(_Differentiable):
-    """The same as torch.func wants it: grad, jacrev, vmap, and any of them within any other."""
-
-    @staticmethod
-    def forward(operator: Operator, geometry, edges, *args):  # type: ignore[override]
-        return operator(geometry, edges, *args)  # all transforms are peeled off by now
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        _keep(ctx, inputs, output)
-
-    @staticmethod
-    def vmap(info, in_dims, operator: Operator, *args):  # type: ignore[override]
-        return operator.mapped(info, in_dims[1:], *args)
-
-    @staticmethod
-    def jvp(ctx, *tangents):
-        raise NotImplementedError(NO_TANGENTS)
-
-
-def _keep(ctx, inputs, results) -> None:
-    """What the backward of an operator needs; only the first result has one."""
-    ctx.operator = operator = inputs[0]
-    if operator.derivative is None:
-        ctx.mark_non_differentiable(*(results if isinstance(results, tuple) else (results,)))
-        return
-    operator.derivative[0](ctx, inputs[1:], results)
-    if isinstance(results, tuple):
-        ctx.mark_non_differentiable(*results[1:])
-
-
-def _refuse_tangents(tensors: list[Tensor]) -> None:
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors if x.is_floating_point()):
-        raise NotImplementedError(NO_TANGENTS)
-
-
-def is_traced(tensors: list[Tensor]) -> bool:
-    """Whether torch is tracing or mapping these tensors: their values cannot be read then."""
-    return _traced(tensors) or torch._C._are_functorch_transforms_active()
-
-
-def _traced(tensors: list[Tensor]) -> bool:
-    return torch.compiler.is_compiling() or any(type(x) not in (Tensor, torch.nn.Parameter) for x in tensors)
-
-
-def _device_type(tensors: list[Tensor]) -> str:
-    return "cuda" if tensors[0].is_cuda else "cpu"
-
-
-# Shapes of results, for tracing --------------------------------------------------------------------
-
-
-def _fake_trace(geometry, like: Tensor, items) -> tuple[Tensor, Tensor, Tensor]:
-    g = Geometry(*geometry)
-    widths = (g.winner_slots, g.link_slots)
+def _empty_trace(geometry: Geometry, like: Tensor, items) -> tuple[Tensor, Tensor, Tensor]:
+    widths = (geometry.winner_slots, geometry.link_slots)
     winners, links = (like.new_empty(items, width, dtype=torch.int32) for width in widths)
     return winners, links, like.new_empty(items, dtype=torch.int8)
 
 
-def _fake_conditional(geometry, edges, logits, sizes, winners, links, seed):
-    g = Geometry(*geometry)
+def _empty_log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor) -> tuple[Tensor, Tensor]:
+    served = getattr(backend("cuda"), "served", None) if logits.is_cuda else None
+    kept = logits.dtype if served is not None and served(geometry) else torch.float64
     items = winners.shape[0]
-    totals, z = (logits.new_empty(items, g.decisions, dtype=torch.float64) for _ in range(2))
-    return logits.new_empty(items, g.keys), totals, z, logits.new_empty(items, dtype=torch.bool)
+    return logits.new_empty(items), logits.new_empty(items, geometry.decisions, dtype=kept)
 
 
-def _served(geometry) -> bool:
-    return hasattr(_kernels("cuda"), "served") and _kernels("cuda").served(Geometry(*geometry))
+def _empty_conditional(geometry: Geometry, logits: Tensor, sizes, winners: Tensor, links, seed):
+    items = winners.shape[0]
+    totals, z = (logits.new_empty(items, geometry.decisions, dtype=torch.float64) for _ in range(2))
+    return logits.new_empty(items, geometry.keys), totals, z, logits.new_empty(items, dtype=torch.bool)
 
 
-def _fake_log_prob(geometry, edges, logits, winners, links):
-    items, decisions = winners.shape[0], geometry[2]
-    kept = logits.dtype if logits.is_cuda and _served(geometry) else torch.float64
-    return logits.new_empty(items), logits.new_empty(items, decisions, dtype=kept)
+check_logits = Operator(
+    "check_logits",
+    {"logits": ROWS},
+    [ROWS],
+    lambda geometry, x: x.new_empty(x.shape[0], dtype=torch.int8),
+)
+perturb = Operator(
+    "perturb",
+    {"logits": ROWS, "items": NUMBER, "seed": SEED},
+    [ITEMS],
+    lambda geometry, x, items, seed: x.new_empty(items, x.shape[1]),
+)
+trace = Operator(
+    "trace",
+    {"g": ITEMS, "sizes": SIZES},
+    [ITEMS] * 3,
+    lambda geometry, g, sizes: _empty_trace(geometry, g, g.shape[0]),
+)
+sample = Operator(
+    "sample",
+    {"logits": ROWS, "sizes": SIZES, "items": NUMBER, "seed": SEED},
+    [ITEMS] * 3,
+    lambda geometry, x, sizes, items, seed: _empty_trace(geometry, x, items),
+)
+indicator = Operator(
+    "indicator",
+    {"winners": ITEMS, "dtype": DTYPE},
+    [ITEMS],
+    lambda geometry, winners, dtype: winners.new_empty(winners.shape[0], geometry.keys, dtype=dtype),
+)
+arborescence_heads = Operator(
+    "arborescence_heads",
+    TRACE,
+    [ITEMS],
+    lambda geometry, winners, links: winners.new_empty(winners.shape[0], geometry.nodes),
+)
+log_prob = Operator("log_prob", {"logits": ROWS, **TRACE}, [ITEMS] * 2, _empty_log_prob)
+log_prob_grad = Operator(
+    "log_prob_grad",
+    {"logits": ROWS, **TRACE, "kept": ITEMS, "grad": ITEMS},
+    [ROWS],
+    lambda geometry, x, *rest: x.new_empty(x.shape),
+)
+conditional = Operator(
+    "conditional",
+    {"logits": ROWS, "sizes": SIZES, **TRACE, "seed": SEED},
+    [ITEMS] * 4,
+    _empty_conditional,
+)
+conditional_grad = Operator(
+    "conditional_grad",
+    {"logits": ROWS, **TRACE, "totals": ITEMS, "z": ITEMS, "g": ITEMS, "grad": ITEMS},
+    [ROWS],
+    lambda geometry, x, *rest: x.new_empty(x.shape),
+)
+log_totals = Operator(
+    "log_totals",
+    {"logits": ROWS, **TRACE},
+    [ITEMS],
+    lambda geometry, x, winners, links: x.new_empty(winners.shape[0], geometry.decisions),
+)
+log_spread = Operator(
+    "log_spread",
+    {**TRACE, "z": ITEMS},
+    [ITEMS],
+    lambda geometry, winners, links, z: z.new_empty(z.shape[0], geometry.keys),
+)
+to_keys = Operator("to_keys", MAP, [ITEMS], lambda geometry, winners, links, alpha, beta, h: beta.new_empty(beta.shape))
+to_decisions = Operator(
+    "to_decisions", MAP, [ITEMS], lambda geometry, winners, links, alpha, beta, h: alpha.new_empty(alpha.shape)
+)
 
 
-FAKES = {
-    "check_logits": lambda geometry, edges, x: x.new_empty(x.shape[0], dtype=torch.int8),
-    "perturb": lambda geometry, edges, x, items, seed: x.new_empty(items, x.shape[1]),
-    "trace": lambda geometry, edges, g, sizes: _fake_trace(geometry, g, g.shape[0]),
-    "sample": lambda geometry, edges, x, sizes, items, seed: _fake_trace(geometry, x, items),
-    "arborescence_heads": lambda geometry, edges, winners, links: winners.new_empty(winners.shape[0], geometry[5]),
-    "indicator": lambda geometry, edges, winners, dtype: winners.new_empty(winners.shape[0], geometry[1], dtype=dtype),
-    "log_prob": _fake_log_prob,
-    "log_prob_grad": lambda geometry, edges, x, winners, links, totals, grad: x.new_empty(x.shape),
-    "log_totals": lambda geometry, edges, x, winners, links: x.new_empty(winners.shape[0], geometry[2]),
-    "to_keys": lambda geometry, edges, winners, links, alpha, beta, h: beta.new_empty(beta.shape),
-    "to_decisions": lambda geometry, edges, winners, links, alpha, beta, h: alpha.new_empty(alpha.shape),
-    "log_spread": lambda geometry, edges, winners, links, z: z.new_empty(z.shape[0], geometry[1]),
-    "conditional": _fake_conditional,
-    "conditional_grad": lambda geometry, edges, x, *rest: x.new_empty(x.shape),
-}
+# Derivatives ---------------------------------------------------------------------------------------
 
 
-check_logits = Operator("check_logits")
-perturb = Operator("perturb")
-trace = Operator("trace")
-sample = Operator("sample")
-arborescence_heads = Operator("arborescence_heads")
-indicator = Operator("indicator")
-log_prob = Operator("log_prob")
-log_prob_grad = Operator("log_prob_grad")
-log_totals = Operator("log_totals")
-to_keys = Operator("to_keys")
-to_decisions = Operator("to_decisions")
-log_spread = Operator("log_spread")
-conditional = Operator("conditional")
-conditional_grad = Operator("conditional_grad")
+def _save_perturb(ctx, inputs, output):
+    ctx.batch = inputs[2].shape[0]
+    ctx.save_for_backward(output)
+
+
+def _perturb_backward(ctx, grad):
+    (g,) = ctx.saved_tensors
+    return None, None, _sum_samples(grad.masked_fill(g.isneginf(), 0.0), ctx.batch), None, None
+
+
+def _save_log_prob(ctx, inputs, output):
+    geometry, edges, logits, winners, links = inputs
+    ctx.geometry = geometry, edges
+    ctx.save_for_backward(logits, winners, links, output[1])
+    ctx.set_materialize_grads(False)  # no zeros for results without a gradient
+
+
+def _log_prob_backward(ctx, grad, _):
+    if grad is None:
+        return (None,) * 5
+    logits, winners, links, kept = ctx.saved_tensors
+    if not torch.is_grad_enabled():
+        grad = log_prob_grad(*ctx.geometry, logits, winners, links, kept, grad)
+    else:
+        x = repeat(logits, winners.shape[0])
+        totals = log_totals(*ctx.geometry, x, winners, links)
+        lost = to_keys(*ctx.geometry, winners, links, -totals, x, grad[:, None].expand_as(totals))
+        won = _won(ctx.geometry, winners, links).to(x.dtype)
+        grad = _sum_samples(won * grad[:, None] - lost, logits.shape[0])
+    return None, None, grad, None, None
+
+
+def _save_conditional(ctx, inputs, output):
+    geometry, edges, logits, _, winners, links, _ = inputs
+    g, totals, z, _ = output
+    ctx.geometry = geometry, edges
+    ctx.save_for_backward(logits, winners, links, g, totals, z)
+    ctx.set_materialize_grads(False)
+
+
+def _conditional_backward(ctx, grad, *_):
+    if grad is None:
+        return (None,) * 7
+    logits, winners, links, g, totals, z = ctx.saved_tensors
+    if not torch.is_grad_enabled():
+        to_logits = conditional_grad(*ctx.geometry, logits, winners, links, totals, z, g, grad)
+        return None, None, to_logits, None, None, None, None
+    x = repeat(logits, winners.shape[0])
+    noise = (totals + z).to(x.dtype)  # log m_b = noise - log Λ_b
+    totals = log_totals(*ctx.geometry, x, winners, links)
+    z = noise - totals
+    shared = log_spread(*ctx.geometry, winners, links, z)  # log Σ m, (items, keys)
+    won = _won(ctx.geometry, winners, links)
+    share = torch.where(won, 1.0, (shared + g).clamp(max=0.0).exp())  # of the minima in E
+    grad = grad.masked_fill(g.isneginf(), 0.0)
+    to_totals = to_decisions(*ctx.geometry, winners, links, z, -shared, share * grad)
+    lost = to_keys(*ctx.geometry, winners, links, -totals, x, to_totals)
+    return None, None, _sum_samples((1 - share) * grad + lost, logits.shape[0]), None, None, None, None
+
+
+def _save_log_totals(ctx, inputs, output):
+    geometry, edges, x, winners, links = inputs
+    ctx.geometry = geometry, edges
+    ctx.save_for_backward(x, winners, links, output)
+
+
+def _log_totals_backward(ctx, grad):
+    x, winners, links, totals = ctx.saved_tensors
+    return None, None, to_keys(*ctx.geometry, winners, links, -totals, x, grad), None, None
+
+
+def _save_log_spread(ctx, inputs, output):
+    geometry, edges, winners, links, z = inputs
+    ctx.geometry = geometry, edges
+    ctx.save_for_backward(winners, links, z, output)
+
+
+def _log_spread_backward(ctx, grad):
+    winners, links, z, shared = ctx.saved_tensors
+    grad = grad.masked_fill(shared.isneginf(), 0.0)
+    return None, None, None, None, to_decisions(*ctx.geometry, winners, links, z, -shared, grad)
+
+
+def _save_map(ctx, inputs, output):
+    geometry, edges, *tensors = inputs
+    ctx.geometry = geometry, edges
+    ctx.save_for_backward(*tensors, output)
+
+
+def _to_keys_backward(ctx, grad):
+    winners, links, alpha, beta, h, out = ctx.saved_tensors
+    to_h = to_decisions(*ctx.geometry, winners, links, alpha, beta, grad)
+    return None, None, None, None, h * to_h, grad * out, to_h
+
+
+def _to_decisions_backward(ctx, grad):
+    winners, links, alpha, beta, h, out = ctx.saved_tensors
+    to_h = to_keys(*ctx.geometry, winners, links, alpha, beta, grad)
+    return None, None, None, None, grad * out, h * to_h, to_h
+
+
+perturb.register_autograd(_perturb_backward, setup_context=_save_perturb)
+log_prob.register_autograd(_log_prob_backward, setup_context=_save_log_prob)
+conditional.register_autograd(_conditional_backward, setup_context=_save_conditional)
+log_totals.register_autograd(_log_totals_backward, setup_context=_save_log_totals)
+log_spread.register_autograd(_log_spread_backward, setup_context=_save_log_spread)
+to_keys.register_autograd(_to_keys_backward, setup_context=_save_map)
+to_decisions.register_autograd(_to_decisions_backward, setup_context=_save_map)
+
+
+def _won(geometry: tuple[list[int], Tensor | None], winners: Tensor, links: Tensor) -> Tensor:
+    """(items, keys) bool: where a key won a decision."""
+    g = unflatten_geometry(*geometry)
+    if isinstance(g, BinaryTreeGeometry):
+        return links > -2
+    # one bin too many, for decisions that never happened
+    won = winners.new_zeros(winners.shape[0], g.keys + 1, dtype=torch.bool)
+    none = (winners < 0) | (winners > g.keys)  # anyone may write into a trace
+    return won.scatter(-1, torch.where(none, g.keys, winners).long(), True)[:, : g.keys]
+
+
+def repeat(logits: Tensor, items: int) -> Tensor:
+    """(batch, keys) -> (items, keys)."""
+    samples = items // max(logits.shape[0], 1)
+    return logits.expand(samples, *logits.shape).reshape(samples * logits.shape[0], logits.shape[-1])
+
+
+def _sum_samples(x: Tensor, batch: int) -> Tensor:
+    """(items, keys) -> (batch, keys)."""
+    if batch == 0:
+        return x
+    return x.reshape(x.shape[0] // batch, batch, x.shape[-1]).sum(0)

@@ -14,11 +14,12 @@ the mean of N, m = O(√k) nodes (the others are their conjugates) give all digi
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.cpu import marginals as kernels
+from gumtrace.kernels.backends import own_kernel
 
 CHUNK = 2**24  # complex numbers held at once by the formulas in torch
 
@@ -47,8 +48,8 @@ class _Marginals(torch.autograd.Function):
     @staticmethod
     def forward(ctx, z, k, theta):
         p = z.sigmoid()
-        w = _rows(kernels.weights, _weights, theta, p, k)
-        x = _rows(kernels.marginals, _marginals, theta, p, w).clamp_(0, 1)
+        w = _rows(_weights, theta, p, k)
+        x = _rows(_marginals, theta, p, w).clamp_(0, 1)
         ctx.theta = theta
         ctx.save_for_backward(z, k, p, x, w)
         return x
@@ -66,7 +67,7 @@ class _Covariance(torch.autograd.Function):
     def forward(ctx, z, g, k, p, x, w, theta):
         ctx.theta = theta
         ctx.save_for_backward(z, g, k, p, x, w)
-        return _rows(kernels.covariance, _covariance, theta, p, x, w, _centred(g, x, k))
+        return _rows(_covariance, theta, p, x, w, _centred(g, x, k))
 
     @staticmethod
     def backward(ctx, *grads):
@@ -81,7 +82,7 @@ class _Covariance(torch.autograd.Function):
             to_z = _third_cumulant(theta, p, x, w, _centred(g, x, k), _centred(h, x, k))
         else:
             g, h = _centred(g, x, k), _centred(h, x, k)
-            to_z = _rows(kernels.third_cumulant, _third_cumulant, theta, p, x, w, g, h)
+            to_z = _rows(_third_cumulant, theta, p, x, w, g, h)
         return to_z, to_g, None, None, None, None, None
 
 
@@ -90,17 +91,15 @@ def _centred(g: Tensor, x: Tensor, k: Tensor) -> Tensor:
     return g - (x * g).sum(-1, keepdim=True) / k[:, None].clamp(min=1)
 
 
-def _rows(kernel, formula, theta: Tensor, *args: Tensor) -> Tensor:
-    """The kernel where there is one; else the formula, on so many rows at a time that memory stays bounded."""
-    if has_kernel(args[0]):
+def _rows(formula: Callable, theta: Tensor, *args: Tensor) -> Tensor:
+    """A formula by its kernel where there is one; else in torch, on so many rows at a time that memory stays
+    bounded."""
+    kernel = own_kernel(f"subset{formula.__name__}", args[0].device.type)
+    if kernel is not None:
         return kernel(theta, *(x.contiguous() for x in args))
     size = max(1, CHUNK // (args[0].shape[-1] * len(theta)))
     theta = theta.to(args[0])
     return torch.cat([formula(theta, *part) for part in zip(*(x.split(size) for x in args), strict=True)])
-
-
-def has_kernel(x: Tensor) -> bool:
-    return x.device.type == "cpu"
 
 
 # The formulas in torch. Shapes: theta (m,), p, x, g, h (B, d), w (B, m), k (B,); (B, d, m) inside.

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.cpu.matrix_tree import NO_EDGE
+from gumtrace.kernels.tree_marginals import NO_EDGE
 from gumtrace.relaxations.transforms import refuse_transforms
 from gumtrace.relaxations.trees import arborescence_marginals
 

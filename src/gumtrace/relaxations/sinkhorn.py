@@ -10,8 +10,7 @@ b_j), where a and b keep all row and column sums. This is a linear system, which
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.cpu import transport
-from gumtrace.kernels.cpu.threads import run
+from gumtrace.kernels.backends import own_kernel
 from gumtrace.relaxations.transforms import refuse_transforms
 
 SPREAD = 16.0  # temperature is raised until u spreads no further; Newton's method starts from there
@@ -148,13 +147,10 @@ def _solve(matrix: Tensor, right: Tensor) -> Tensor:
 
 
 def _balanced(x: Tensor, rows: Tensor, cols: Tensor, iterations: int, tol: float) -> Tensor:
-    if x.device.type != "cpu":
+    kernel = own_kernel("sinkhorn", x.device.type)
+    if kernel is None:
         return newton(x, rows, cols, iterations, tol)
-    out = torch.empty(x.shape, dtype=x.dtype)
-    settings = (iterations, tol, SPREAD, COOLING, ROUGHLY, RIDGE)
-    arrays = (y.contiguous().numpy() for y in (x.detach(), rows, cols))
-    run(transport.newton, len(x), x.shape[1] * x.shape[2], *arrays, settings, out.numpy())
-    return out
+    return kernel(x, rows, cols, (iterations, tol, SPREAD, COOLING, ROUGHLY, RIDGE))
 
 
 @torch.no_grad()

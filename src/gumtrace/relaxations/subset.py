@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.cpu import shift as kernels
+from gumtrace.kernels.backends import own_kernel
 from gumtrace.relaxations import expfamily
 from gumtrace.relaxations.transforms import refuse_transforms
 
@@ -92,7 +92,8 @@ class _Coins(torch.autograd.Function):
 
 def _shift(u: Tensor, k: Tensor, largest: int, kind: str) -> Tensor:
     """u + ν (B, d), of u (B, d) and k (B,); -inf for keys that do not race, and ±inf for all where there is no root."""
-    return kernels.shift(kind, u, k) if expfamily.has_kernel(u) else _search(u, k, largest, kind)
+    kernel = own_kernel("subset_shift", u.device.type)
+    return kernel(kind, u, k) if kernel is not None else _search(u, k, largest, kind)
 
 
 def _search(u: Tensor, k: Tensor, largest: int, kind: str) -> Tensor:

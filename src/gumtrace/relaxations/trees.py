@@ -5,16 +5,11 @@ in the direction of the incoming gradient. A Numba kernel on the CPU and a Trito
 their derivatives in one or two directions; `sweeps` computes the same in torch where there is no kernel.
 """
 
-from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
-
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.cpu import matrix_tree
-from gumtrace.kernels.cpu.matrix_tree import HELD, NO_EDGE, UNDIRECTED
-from gumtrace.kernels.cpu.threads import run
+from gumtrace.kernels.backends import own_kernel
+from gumtrace.kernels.tree_marginals import HELD, NO_EDGE, UNDIRECTED, by_triangles
 from gumtrace.relaxations.transforms import refuse_transforms
 
 
@@ -132,42 +127,13 @@ def _derivative(
 def _compute(
     u: Tensor, first: Tensor | None, second: Tensor | None, sizes: Tensor | None, root: int, fold: bool
 ) -> Tensor:
-    kernel = _kernel() if u.is_cuda else None
-    if kernel is not None and kernel.serves(u.shape[-1]) and u.numel() > 0:
-        out = u.new_empty(u.shape)
-        tensors = (x if x is None else x.contiguous() for x in (u, first, second, sizes))
-        with torch.cuda.device_of(u):  # Triton launches on the current one
-            kernel.marginals(*tensors, root, fold, out)
-        return out
-    if first is not None and fold and root == UNDIRECTED:
-        first = first + first.mT
-    if sizes is None:
-        sizes = torch.full((len(u),), u.shape[-1], dtype=torch.int32, device=u.device)
-    tangents = [x for x in (first, second) if x is not None]
-    along = torch.stack(tangents) if tangents else u.new_empty(0, *u.shape)  # (0, 1 or 2, items, n, n)
-    out = visit(u, along, sizes, root) if u.device.type in ("cpu", "mps") else sweeps(u, along, sizes, root)
-    return out if fold or root != UNDIRECTED else out + out.mT
+    kernel = own_kernel("tree_marginals", "cpu" if u.device.type == "mps" else u.device.type)  # mps has no float64
+    out = kernel(u, first, second, sizes, root, fold) if kernel is not None else None
+    return by_triangles(sweeps, u, first, second, sizes, root, fold) if out is None else out
 
 
 _registered = torch.library.custom_op("gumtrace::tree_marginals", _compute, mutates_args=())  # for torch.compile
 _registered.register_fake(lambda u, *_: u.new_empty(u.shape))
-
-
-@cache
-def _kernel():
-    """Imported when first used: triton is slow to load, and need not be there."""
-    return import_module("gumtrace.kernels.cuda.matrix_tree") if find_spec("triton") is not None else None
-
-
-# In the two functions below matrices of undirected graphs have an upper triangle only.
-
-
-def visit(u: Tensor, along: Tensor, sizes: Tensor, root: int) -> Tensor:
-    """`sweeps`, by the kernel for the CPU; mps has no float64, and comes here too."""
-    out = torch.empty(u.shape, dtype=u.dtype)
-    arrays = (x.detach().cpu().contiguous().numpy() for x in (u, along, sizes))
-    run(matrix_tree.marginals, len(u), u.shape[-1] ** 2, *arrays, root, out.numpy())
-    return out.to(u.device)
 
 
 # The same in torch, by logarithms of weights: see the kernel for the recursion. Jets stack their components in the
@@ -179,7 +145,7 @@ PRODUCTS[4] = [*PRODUCTS[2], (0, 2, 2), (2, 0, 2), (0, 3, 3), (3, 0, 3), (1, 2, 
 
 @torch.no_grad()
 def sweeps(u: Tensor, along: Tensor, sizes: Tensor, root: int) -> Tensor:
-    """u (items, n, n), along (0, 1 or 2, items, n, n), sizes (items,)."""
+    """u (items, n, n), along (0, 1 or 2, items, n, n), sizes (items,); undirected, upper triangles only."""
     n, undirected = u.shape[-1], root == UNDIRECTED
     if n == 0:
         return torch.zeros_like(u)

@@ -10,8 +10,18 @@ from gumtrace.structures.custom import Custom
 from gumtrace.structures.matching import Matching
 from gumtrace.structures.permutation import Permutation
 from gumtrace.structures.spanning_tree import SpanningTree
+from gumtrace.structures.sparse_spanning_tree import SparseSpanningTree
 from gumtrace.structures.subset import Subset
 
-__all__ = ["Arborescence", "BinaryTree", "Custom", "Matching", "Permutation", "SpanningTree", "Subset"]
+__all__ = [
+    "Arborescence",
+    "BinaryTree",
+    "Custom",
+    "Matching",
+    "Permutation",
+    "SpanningTree",
+    "SparseSpanningTree",
+    "Subset",
+]
 
 ALL: tuple[type[Structure], ...] = (Subset, Permutation, Matching, SpanningTree, Arborescence, BinaryTree, Custom)

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gumtrace.kernels import ops
-from gumtrace.kernels.kinds import ARBORESCENCE, Geometry
+from gumtrace.kernels import geometry, ops
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.replay import Choose
@@ -68,9 +67,8 @@ class Arborescence(Structure):
                 raise ValueError(
                     f"Arborescence: root {self.root} is not one of the {self._lengths[item]} nodes of item {item}"
                 )
-        slots = max(n, 2 * n - 2)  # the nodes, and at most n - 2 cycles
-        geometry = Geometry(ARBORESCENCE, n * n, slots, slots, slots, n, 0, self.root)
-        return Layout(type(self), geometry, key_shape, self.logits.dtype, _adjacency), self._lengths
+        sizes = geometry.arborescence(n, self.root)
+        return Layout(type(self), sizes, key_shape, self.logits.dtype, _adjacency), self._lengths
 
     @property
     def node_counts(self) -> Tensor:
@@ -149,7 +147,7 @@ class ArborescenceWords(EdgeWords):
 
     @property
     def root(self) -> int:
-        return self.trace.layout.geometry.extra
+        return self.trace.layout.geometry.root
 
     def race(self, decision, keys):
         if decision < self.nodes:
@@ -189,9 +187,8 @@ def _around(node: int, links: list[int]) -> int:
 
 
 def _adjacency(trace: Trace) -> Tensor:
-    geometry, items = trace.layout.geometry, trace.shape.numel()
-    head = ops.arborescence_heads(*ops.parts(geometry), *trace.rows()).long()
-    n = geometry.n
+    items, n = trace.shape.numel(), trace.layout.event_shape[-1]
+    head = ops.arborescence_heads(*geometry.flatten_geometry(trace.layout.geometry), *trace.rows()).long()
     value = torch.zeros(
         items, n + 1, n, dtype=trace.layout.dtype, device=trace.device
     )  # the last row is for nodes without an edge

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from gumtrace.kernels import ops
-from gumtrace.kernels.kinds import NOT_A_NUMBER
+from gumtrace.kernels.geometry import NOT_A_NUMBER, flatten_geometry
+from gumtrace.kernels.operators import is_traced
 from gumtrace.structures import checks
 from gumtrace.structures.description import Description
 from gumtrace.structures.replay import every_run
@@ -107,8 +108,8 @@ class Structure(Description):
         return None if self._sizes is None else self._sizes.reshape(-1)
 
     @property
-    def _head(self) -> tuple[list[int], Tensor | None]:
-        return ops.parts(self._layout.geometry)
+    def _geometry_args(self) -> tuple[list[int], Tensor | None]:
+        return flatten_geometry(self._layout.geometry)
 
     def _items(self, sample_shape) -> tuple[torch.Size, int]:
         shape = torch.Size(sample_shape) + self.batch_shape
@@ -142,7 +143,7 @@ class Structure(Description):
         shape, items = self._items(sample_shape)
         rows = self._rows().detach()
         seed = ops.new_seed(rows.device, generator)
-        return self._finish(shape, *ops.sample(*self._head, rows, self._row_sizes(), items, seed))
+        return self._finish(shape, *ops.sample(*self._geometry_args, rows, self._row_sizes(), items, seed))
 
     def sample(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Tensor:  # type: ignore[override]
         """Structures of independent runs."""
@@ -171,7 +172,7 @@ class Structure(Description):
         return self.trace(self._x.detach()).value
 
     def _trace_rows(self, rows: Tensor, shape: torch.Size) -> Trace:
-        return self._finish(shape, *ops.trace(*self._head, rows, self._row_sizes()))
+        return self._finish(shape, *ops.trace(*self._geometry_args, rows, self._row_sizes()))
 
     def _finish(self, shape: torch.Size, winners: Tensor, links: Tensor, status: Tensor) -> Trace:
         if self._may_sync and status.any():
@@ -240,18 +241,18 @@ class Structure(Description):
     @property
     def _may_sync(self) -> bool:
         """Whether results may be read: always on the CPU; on another device that synchronises, so only for checks."""
-        return self._validate_args or (self.logits.device.type == "cpu" and not ops.is_traced([self.logits]))
+        return self._validate_args or (self.logits.device.type == "cpu" and not is_traced([self.logits]))
 
     def _check_feasible(self) -> None:
         """No nan among the keys that race, and enough of them for the algorithm to end well."""
         rows = self._rows().detach()
-        status = ops.check_logits(*self._head, rows)
+        status = ops.check_logits(*self._geometry_args, rows)
         self._raise_for_status(status * (status == NOT_A_NUMBER))
         if status.any():  # some keys are idle: see whether the others are enough
-            self._raise_for_status(ops.trace(*self._head, rows, self._row_sizes())[2])
+            self._raise_for_status(ops.trace(*self._geometry_args, rows, self._row_sizes())[2])
         elif self._may_be_infeasible:
             some = slice(None) if self._lengths is not None else slice(1)  # without lengths all items are one graph
-            self._raise_for_status(ops.trace(*self._head, rows[some], self._row_sizes())[2])
+            self._raise_for_status(ops.trace(*self._geometry_args, rows[some], self._row_sizes())[2])
 
     def _raise_for_status(self, status: Tensor) -> None:
         bad = status.nonzero()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.kinds import BINARY_TREE, Geometry
+from gumtrace.kernels import geometry
 from gumtrace.structures.base import Structure
 from gumtrace.structures.replay import Choose
 from gumtrace.structures.support import Support
@@ -49,8 +49,7 @@ class BinaryTree(Structure):
 
     def _trace_layout(self, key_shape):
         (n,) = key_shape
-        geometry = Geometry(BINARY_TREE, n, n, 0, n, n)
-        return Layout(type(self), geometry, key_shape, torch.long, _parents), None
+        return Layout(type(self), geometry.binary_tree(n), key_shape, torch.long, _parents), None
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(X), the log-probability of the one trace that gives X."""

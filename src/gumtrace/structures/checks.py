@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gumtrace.kernels.geometry import flatten_geometry
 from gumtrace.traces.trace import Layout, Trace
 
 
@@ -66,17 +67,19 @@ def ends_in(name: str, what: str, shape: torch.Size, end: torch.Size) -> None:
 def same_layout(name: str, ours: Layout, trace: Trace, may_sync: bool) -> None:
     """A kernel trusts the sizes of the traces it is given, so they must come from a distribution like this one."""
     theirs = trace.layout
-    a, b = ours.geometry, theirs.geometry
-    fields = ["kind", "keys", "n", "m", "extra"]
-    if ours.algorithm is None:  # a user's has no fixed number of decisions
-        fields.append("decisions")
-    same = all(getattr(a, field) == getattr(b, field) for field in fields)
-    if not same or (may_sync and a.edges is not b.edges and not torch.equal(a.edges, b.edges)):
+    (a, edges), (b, other_edges) = flatten_geometry(ours.geometry), flatten_geometry(theirs.geometry)
+    if ours.algorithm is not None:  # the kind and the keys: a user's recursion has no fixed number of decisions
+        a, b = a[:2], b[:2]
+    other_graph = edges is not None and other_edges is not None and may_sync and not torch.equal(edges, other_edges)
+    if a != b or other_graph:
         raise ValueError(f"{name}: the trace belongs to another structure, size or graph")
     if type(ours.algorithm) is not type(theirs.algorithm):
         raise ValueError(f"{name}: the trace belongs to another algorithm, {type(theirs.algorithm).__name__}")
     slots = trace.choices.shape[-1], trace.links.shape[-1]
-    if slots != (b.winner_slots, b.link_slots) or trace.choices.shape[:-1] != trace.links.shape[:-1]:
+    if (
+        slots != (theirs.geometry.winner_slots, theirs.geometry.link_slots)
+        or trace.choices.shape[:-1] != trace.links.shape[:-1]
+    ):
         raise ValueError(f"{name}: the trace has {slots} slots for choices and links, not as its layout says")
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gumtrace.kernels import ops
-from gumtrace.kernels.kinds import ATTEMPTS, EXPLICIT, NOT_A_NUMBER, Geometry
+from gumtrace.kernels.geometry import ATTEMPTS, NOT_A_NUMBER, recursion
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.recursion import (
@@ -112,14 +112,14 @@ class Custom(Structure):
         return torch.as_tensor(self._run(_noise(first)).value(self.algorithm)).shape
 
     def _trace_layout(self, key_shape):
-        geometry = Geometry(EXPLICIT, key_shape.numel(), 0, 0, 0, 0)
+        geometry = recursion(key_shape.numel())
         combined = partial(_combined, algorithm=self.algorithm, value_shape=self.event_shape)
         to_value = combined if self._combines else indicator
         layout = Layout(type(self), geometry, key_shape, self.logits.dtype, to_value, self.algorithm)
         return layout, None
 
     def _check_feasible(self) -> None:
-        status = ops.check_logits(*self._head, self._rows().detach())
+        status = ops.check_logits(*self._geometry_args, self._rows().detach())
         self._raise_for_status(status * (status == NOT_A_NUMBER))
         if self.batch_shape.numel() > 0:
             self._run(_noise(self._rows()[0]), check=True)
@@ -135,10 +135,10 @@ class Custom(Structure):
         """Traces of independent runs, one after the other."""
         shape, items = self._items(sample_shape)
         seed = ops.new_seed(self._x.device, generator)
-        return self._trace_rows(ops.perturb(*self._head, self._rows().detach(), items, seed), shape)
+        return self._trace_rows(ops.perturb(*self._geometry_args, self._rows().detach(), items, seed), shape)
 
     def _trace_rows(self, rows: Tensor, shape: torch.Size) -> Trace:
-        status = ops.check_logits(*self._head, rows)
+        status = ops.check_logits(*self._geometry_args, rows)
         self._raise_for_status(status * (status == NOT_A_NUMBER))
         check, self._unchecked = self._unchecked and self._validate_args, False
         runs = [self._run(_noise(row), check=check and i == 0) for i, row in enumerate(rows)]
@@ -214,10 +214,7 @@ class Custom(Structure):
             links[i, list(run.group)] = list(run.group.values())
             links[i, keys : keys + len(run.parents)] = run.parents
             links[i, keys + groups : keys + groups + len(run.decisions)] = run.decisions
-        geometry = self._layout.geometry._replace(
-            decisions=decisions, winner_slots=decisions, link_slots=links.shape[1]
-        )
-        layout = replace(self._layout, geometry=geometry)
+        layout = replace(self._layout, geometry=recursion(keys, decisions, groups))
         device = self._x.device
         return Trace(
             layout,

@@ -7,7 +7,7 @@ map:   the winner's row and column leave combine:  the set of winners
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.kinds import MATCHING, Geometry
+from gumtrace.kernels import geometry
 from gumtrace.structures.base import Structure
 from gumtrace.structures.exact import matching_log_prob
 from gumtrace.structures.replay import Choose
@@ -62,8 +62,7 @@ class Matching(Structure):
             raise ValueError(
                 f"Matching: needs at least as many columns as rows, got {n} rows and {m} columns; transpose the logits"
             )
-        geometry = Geometry(MATCHING, n * m, n, n, 0, n, m)
-        return Layout(type(self), geometry, key_shape, self.logits.dtype, indicator), None
+        return Layout(type(self), geometry.matching(n, m), key_shape, self.logits.dtype, indicator), None
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(X), summed over all orders in which its entries can be chosen: 2^n states."""

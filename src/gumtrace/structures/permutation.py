@@ -7,7 +7,7 @@ map:   the winner leaves         combine:  the winners in order
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.kinds import PERMUTATION, Geometry
+from gumtrace.kernels import geometry
 from gumtrace.structures.base import Structure
 from gumtrace.structures.replay import Choose
 from gumtrace.structures.support import Support, binary
@@ -53,9 +53,8 @@ class Permutation(Structure):
 
     def _trace_layout(self, key_shape):
         (d,) = key_shape
-        geometry = Geometry(PERMUTATION, d, d, d, 0, d)
-        dtype = self.logits.dtype if self.matrix else torch.long
-        return Layout(type(self), geometry, key_shape, dtype, _matrix_of if self.matrix else _vector_of), None
+        dtype, to_value = (self.logits.dtype, _matrix_of) if self.matrix else (torch.long, _vector_of)
+        return Layout(type(self), geometry.permutation(d), key_shape, dtype, to_value), None
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(X), the log-probability of the one trace that gives X."""

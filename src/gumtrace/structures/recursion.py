@@ -10,6 +10,7 @@ It is written as a loop, so that depth is no limit, and refuses an algorithm tha
 probabilities rest.
 """
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +18,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-
-from gumtrace.kernels.cpu.arborescence import exponentials, subtract
 
 Frame = tuple[frozenset[int], Any, list[int | None]]  # K, R and the winners of one call
 
@@ -159,17 +158,34 @@ def unrepeatable(hook: str) -> str:
 def argmin_of(noise: np.ndarray) -> Callable[[frozenset[int]], int]:
     """The argmin of E = e^-G over a part, which is then subtracted from it. Ties go to the larger G, then to the
     smaller key."""
-    e = np.empty(noise.size)
-    wide = exponentials(noise, e)
+    e, subtract = exponentials(noise)
 
     def choose(part: frozenset[int]) -> int:
         winner = min(part, key=lambda k: (e[k], -noise[k], k))
         least = e[winner]
         for key in part:
-            e[key] = subtract(e[key], least, wide)
+            e[key] = subtract(e[key], least)
         return winner
 
     return choose
+
+
+def exponentials(noise: np.ndarray) -> tuple[np.ndarray, Callable[[float, float], float]]:
+    """E up to a common factor, or log E where float64 has not the range, and how two of them are subtracted."""
+    racing = noise[noise > -np.inf].astype(float)
+    low, high = (racing.min(), racing.max()) if racing.size > 0 else (0.0, 0.0)
+    if high - low > 1300.0:
+        return -noise.astype(float), _subtract_logarithms
+    with np.errstate(over="ignore"):  # infinite for keys that do not race
+        return np.exp(0.5 * low + 0.5 * high - noise.astype(float)), operator.sub
+
+
+def _subtract_logarithms(e: float, least: float) -> float:
+    """log(e^e - e^least), for e >= least."""
+    below = least - e
+    if not below < 0:
+        return -math.inf
+    return e + (math.log(-math.expm1(below)) if below > -0.5 else math.log1p(-math.exp(below)))
 
 
 def started(algorithm: Algorithm) -> tuple[Iterable[int], Any]:

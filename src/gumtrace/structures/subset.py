@@ -7,7 +7,7 @@ map:   the winner leaves         combine:  the set of winners
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.kinds import SUBSET, Geometry
+from gumtrace.kernels import geometry
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.exact import subset_log_prob
@@ -73,11 +73,8 @@ class Subset(Structure):
             )
         if self.k.dim() > 0:
             self.k = self.k.expand(self.batch_shape)
-        high = self._highest(d)
-        geometry = Geometry(SUBSET, d, high, high, 0, high)
-        return Layout(
-            type(self), geometry, key_shape, self.logits.dtype, indicator
-        ), None if self._number is not None else self.k
+        layout = Layout(type(self), geometry.subset(d, self._highest(d)), key_shape, self.logits.dtype, indicator)
+        return layout, None if self._number is not None else self.k
 
     def _highest(self, d: int) -> int:
         """How many decisions a trace has room for: the largest k, where k may be read."""
@@ -104,7 +101,7 @@ class Subset(Structure):
         self._check_value(value)
         x, chosen = torch.broadcast_tensors(self._x, value > 0.5)
         possible = ~(chosen & x.isneginf()).any(-1) & (chosen.sum(-1) == self.k)
-        log_prob = subset_log_prob(x, chosen & ~x.isneginf(), self._layout.geometry.n)
+        log_prob = subset_log_prob(x, chosen & ~x.isneginf(), self._layout.geometry.k)
         return torch.where(possible, log_prob, -torch.inf)
 
     def _decision_counts(self) -> Tensor:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from gumtrace.kernels import ops
-from gumtrace.kernels.kinds import Geometry
+from gumtrace.kernels.geometry import flatten_geometry
+from gumtrace.kernels.operators import is_traced
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Layout:
     """What a structure's traces have in common: the kernels' view of an event, and how a trace becomes a value."""
 
     structure: type[Any]  # the distribution's class, which describes how its traces are named and drawn
-    geometry: Geometry
+    geometry: Any  # its sizes, one of the classes in `gumtrace.kernels.geometry`
     event_shape: torch.Size  # of the keys: logits and G
     dtype: torch.dtype  # of 0/1 values
     to_value: Callable[["Trace"], Tensor]
@@ -49,7 +50,7 @@ class Trace:
 
     def _current_versions(self) -> list[int] | None:
         """Counts of the in-place writes to its tensors; None where torch keeps none."""
-        if ops.is_traced([self.choices, self.links]):
+        if is_traced([self.choices, self.links]):
             return None
         return [-1 if x.is_inference() else x._version for x in (self.choices, self.links)]
 
@@ -139,5 +140,5 @@ def _same_rows(a: Tensor, b: Tensor) -> Tensor:
 def indicator(trace: Trace) -> Tensor:
     """0/1 over the keys: 1 = winner; symmetric for a dense spanning tree."""
     layout = trace.layout
-    rows = ops.indicator(*ops.parts(layout.geometry), trace.rows()[0], layout.dtype)
+    rows = ops.indicator(*flatten_geometry(layout.geometry), trace.rows()[0], layout.dtype)
     return rows.reshape(*trace.shape, *layout.event_shape)

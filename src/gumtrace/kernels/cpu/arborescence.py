@@ -15,15 +15,40 @@ import math
 
 import numpy as np
 
+from gumtrace.kernels.cpu.hooks import (
+    group_capacity,
+    is_ordered,
+    list_groups,
+    lost_trace,
+    perturb_item,
+    races,
+    trace_item,
+)
 from gumtrace.kernels.cpu.jit import jit
 from gumtrace.kernels.cpu.order import before
-from gumtrace.kernels.cpu.vectors import exp64
+from gumtrace.kernels.cpu.sampling import trace_row
+from gumtrace.kernels.cpu.simd_math import exp64, perturb_row
+from gumtrace.kernels.geometry import OK, ArborescenceGeometry
 
 WIDEST = 1300.0
 
 
+@races.of(ArborescenceGeometry)
+def _races(geometry, key):
+    return key // geometry.nodes != key % geometry.nodes and key % geometry.nodes != geometry.root
+
+
+@perturb_item.of(ArborescenceGeometry)
+def _perturb_item(geometry, logits, seed, item, g, spare, scratch):
+    perturb_row(logits, seed, item * geometry.keys, g, spare, scratch)
+    n = geometry.nodes
+    for u in range(n):
+        g[u * n + u] = -np.inf
+        g[u * n + geometry.root] = -np.inf
+
+
 @jit
-def exponentials(g, e):
+def _exponentials(g, e):
     """e = E up to a common factor, or log E where that overflows (returns True); +inf for keys that do not race."""
     low, high = np.inf, -np.inf
     for k in range(g.size):
@@ -46,7 +71,7 @@ def exponentials(g, e):
 
 
 @jit
-def subtract(e, minimum, wide):
+def _subtract(e, minimum, wide):
     """E - min in the item's own scale, for E >= min."""
     if not wide:
         return e - minimum
@@ -56,8 +81,13 @@ def subtract(e, minimum, wide):
     return e + (math.log(-math.expm1(below)) if below > -0.5 else math.log1p(-math.exp(below)))
 
 
+@trace_item.of(ArborescenceGeometry)
+def _trace_item(geometry, g, nodes, winners, links):
+    return _trace(g, geometry.nodes, nodes, geometry.root, winners, links)
+
+
 @jit
-def trace_arborescence(g, n, nodes, root, winners, links):
+def _trace(g, n, nodes, root, winners, links):
     winners[:] = -1
     links[:] = -1
     if nodes <= 1:
@@ -107,7 +137,7 @@ def _in_weights(g, n, nodes, root):
             if u != v and v != root:
                 racing[u, v] = g[u * n + v]
     e = np.empty(nodes * nodes)
-    wide = exponentials(racing.ravel(), e)
+    wide = _exponentials(racing.ravel(), e)
     weight = np.empty((max(2 * n - 2, n), n))
     for v in range(nodes):
         for u in range(nodes):
@@ -141,7 +171,7 @@ def _contract(g, n, nodes, weight, target, minimum, wide, cycle, slot, top, link
     for member in cycle:
         links[member] = slot
         for u in range(nodes):
-            e = subtract(weight[member, u], minimum[member], wide)
+            e = _subtract(weight[member, u], minimum[member], wide)
             held = weight[slot, u]
             if e < held or (e == held and e < np.inf and before(g, u * n + target[member, u], u * n + target[slot, u])):
                 weight[slot, u] = e
@@ -158,11 +188,28 @@ def _around(links, n, s):
     return links[s] if max(s + 1, n) <= links[s] < links.size else -1
 
 
-@jit
-def incidence_arborescence(winners, links, n, root, keys, offsets, parent, decision):
+@group_capacity.of(ArborescenceGeometry)
+def _group_capacity(geometry, links):
+    return geometry.keys
+
+
+@is_ordered.of(ArborescenceGeometry)
+def _is_ordered(geometry):
+    return False
+
+
+@lost_trace.of(ArborescenceGeometry)
+def _lost_trace(geometry, g, nodes, winners, links, again, again_links):
+    status = trace_row(geometry, g, nodes, again, again_links)
+    return status != OK or not np.array_equal(again, winners) or not np.array_equal(again_links, links)
+
+
+@list_groups.of(ArborescenceGeometry)
+def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
     """For each node v a run of groups, one for each supernode around it from the inside out: the edges into v that
     start outside that supernode and inside the next. An edge races in its own group's decision and in those of the
     groups before it in the run."""
+    n, root = geometry.nodes, geometry.root
     slots = winners.size
     nodes = n  # padding has no winner
     while nodes > root + 1 and winners[nodes - 1] < 0:
@@ -222,7 +269,7 @@ def incidence_arborescence(winners, links, n, root, keys, offsets, parent, decis
 
 
 @jit
-def heads(winners, links, n, head):
+def _heads(winners, links, n, head):
     """head[v]: where the edge into v comes from once all cycles are opened again, -1 for the root and for padding.
 
     From the outside in: the edge that enters a cycle replaces the winner of the member it enters.
@@ -239,3 +286,9 @@ def heads(winners, links, n, head):
                 edge[inner] = edge[s]
     for v in range(n):
         head[v] = edge[v] // n if edge[v] >= 0 else -1
+
+
+@jit
+def heads(start, stop, geometry, winners, links, head):
+    for i in range(start, stop):
+        _heads(winners[i], links[i], geometry.nodes, head[i])

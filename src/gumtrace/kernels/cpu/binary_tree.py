@@ -3,12 +3,13 @@ recursion."""
 
 import numpy as np
 
-from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.hooks import clear_trace, list_groups, list_winners, trace_item
 from gumtrace.kernels.cpu.order import before
+from gumtrace.kernels.geometry import BinaryTreeGeometry
 
 
-@jit
-def trace_binary_tree(g, parents):
+@trace_item.of(BinaryTreeGeometry)
+def _trace(geometry, g, size, winners, parents):
     """parents[i]: the node above token i, -1 for the root, -2 for tokens that do not race."""
     stack = np.empty(g.size, np.int32)  # the right spine of the tree so far
     depth = 0
@@ -28,8 +29,19 @@ def trace_binary_tree(g, parents):
     return True
 
 
-@jit
-def incidence_binary_tree(parents, keys, offsets, parent, decision):
+@clear_trace.of(BinaryTreeGeometry)
+def _clear_trace(geometry, winners, parents):
+    parents[:] = -2
+
+
+@list_winners.of(BinaryTreeGeometry)
+def _list_winners(geometry, winners, parents, won):
+    for i in range(geometry.decisions):
+        won[i] = i if -1 <= parents[i] < geometry.keys else -1
+
+
+@list_groups.of(BinaryTreeGeometry)
+def _list_groups(geometry, winners, parents, keys, offsets, parent, decision):
     """Groups are the nodes in breadth-first order, so that a parent comes before its children; group g holds its node
     alone."""
     n = parents.size

@@ -16,91 +16,67 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gumtrace.kernels import kinds
-from gumtrace.kernels.cpu.arborescence import incidence_arborescence
-from gumtrace.kernels.cpu.binary_tree import incidence_binary_tree
+from gumtrace.kernels.cpu.hooks import group_capacity, list_groups, list_winners
 from gumtrace.kernels.cpu.jit import inlined, jit
-from gumtrace.kernels.cpu.matching import incidence_matching
 from gumtrace.kernels.cpu.order import extent
-from gumtrace.kernels.cpu.spanning_tree import incidence_dense, incidence_sparse
-from gumtrace.kernels.cpu.subset import incidence_subset
-from gumtrace.kernels.cpu.vectors import copy_row, exp64, exp_row, fetch, integer_row, places
+from gumtrace.kernels.cpu.simd_math import copy_row, exp64, exp_row, fetch, integer_row, places
 
-SUBSET, PERMUTATION, MATCHING = kinds.SUBSET, kinds.PERMUTATION, kinds.MATCHING
-SPANNING_TREE, SPARSE_TREE, ARBORESCENCE = kinds.SPANNING_TREE, kinds.SPARSE_TREE, kinds.ARBORESCENCE
-BINARY_TREE, EXPLICIT = kinds.BINARY_TREE, kinds.EXPLICIT
+BLOCK = 64  # items listed at once, at most
+LISTED = 8192  # and integers: half of a first-level cache
 CLOSE = 60.0  # numbers whose logarithms differ by less can share one exponent, in float32 too
 
 
-@jit
-def incidence(s, geometry, winners, links):
-    """Lists one item's groups and winners; returns the number of groups. Winners are listed once, because a function
-    of the geometry called for each of them would count references to its arrays, which takes longer than their sums."""
-    for b in range(geometry.decisions):
-        if geometry.kind == BINARY_TREE:
-            s.won[b] = b if -1 <= links[b] < geometry.n else -1
-        else:
-            s.won[b] = winners[b] if winners[b] < geometry.keys else -1
-    return _list_groups(s, geometry, winners, links)
+class Lists(NamedTuple):
+    """The incidence of a block of items. It is listed by code that is compiled for the structure, and read by code that
+    is the same for all: a block at a time, as each call hands over a description of every array."""
+
+    groups: np.ndarray  # (block,) how many each item has
+    keys: np.ndarray  # (block, keys)
+    offsets: np.ndarray  # (block, groups + 2)
+    parent: np.ndarray  # (block, groups)
+    decision: np.ndarray  # (block, groups)
+    won: np.ndarray  # (block, decisions) the key that won, -1 if there was no such decision
 
 
 @jit
-def _list_groups(s, geometry, winners, links):
-    kind = geometry.kind
-    keys, offsets, parent, decision = s.keys, s.offsets, s.parent, s.decision
-    if kind == ARBORESCENCE:
-        return incidence_arborescence(winners, links, geometry.n, geometry.extra, keys, offsets, parent, decision)
-    if kind == BINARY_TREE:
-        return incidence_binary_tree(links, keys, offsets, parent, decision)
-    if kind == EXPLICIT:
-        return _incidence_explicit(geometry.keys, geometry.decisions, links, keys, offsets, parent, decision)
-    if kind == MATCHING:
-        groups = incidence_matching(winners, geometry.n, geometry.m, keys, offsets)
-    elif kind == SPANNING_TREE:
-        groups = incidence_dense(winners, geometry.n, geometry.extra, keys, offsets)
-    elif kind == SPARSE_TREE:
-        groups = incidence_sparse(winners, geometry.edges, geometry.n, keys, offsets)
-    else:
-        groups = incidence_subset(winners, keys, offsets, geometry.keys)
-    for b in range(groups):  # a chain: every decision follows the one before
-        parent[b] = b - 1
-        decision[b] = b
-    return groups
+def lists(geometry, links):
+    groups = group_capacity(geometry, links)
+    block = max(1, min(BLOCK, LISTED // max(geometry.keys + 3 * groups, 1)))
+    return Lists(
+        np.empty(block, np.int32),
+        np.empty((block, geometry.keys), np.int32),
+        np.empty((block, groups + 2), np.int32),
+        np.empty((block, groups), np.int32),
+        np.empty((block, groups), np.int32),
+        np.empty((block, geometry.decisions), np.int32),
+    )
 
 
 @jit
-def _incidence_explicit(count, decisions, links, keys, offsets, parent, decision):
-    """A user's recursion hands over its forest: the group of each key, then parent and decision of each group. Anyone
-    can write into a trace, so numbers that are no group or decision count as none: nothing is indexed by them."""
-    capacity = (links.size - count) // 2
-    groups = 0
-    while groups < capacity and 0 <= links[count + capacity + groups] < decisions:
-        parent[groups] = links[count + groups] if -1 <= links[count + groups] < groups else -1
-        decision[groups] = links[count + capacity + groups]
-        groups += 1
-    offsets[: groups + 2] = 0
-    for k in range(count):
-        if -1 <= links[k] < groups:
-            offsets[(links[k] if links[k] >= 0 else groups) + 1] += 1
-    for g in range(groups + 1):
-        offsets[g + 1] += offsets[g]
-    cursor = offsets[: groups + 1].copy()
-    for k in range(count):
-        if -1 <= links[k] < groups:
-            g = links[k] if links[k] >= 0 else groups
-            keys[cursor[g]] = k
-            cursor[g] += 1
-    return groups
+def list_items(geometry, winners, links, first, stop, samples, listed):
+    """Lists places first..stop, see `item_at`."""
+    for q in range(stop - first):
+        i = item_at(first + q, samples, winners.shape[0])
+        list_winners(geometry, winners[i], links[i], listed.won[q])
+        listed.groups[q] = list_groups(
+            geometry, winners[i], links[i], listed.keys[q], listed.offsets[q], listed.parent[q], listed.decision[q]
+        )
+
+
+@jit
+def item_at(place, samples, items):
+    """Which item stands at a place, where those of one row of logits stand side by side; with `samples` 1, in order."""
+    return place // samples + (items // samples) * (place % samples)
 
 
 class Workspace(NamedTuple):
-    """What one thread needs to work on an item: its incidence, and numbers by key, group and decision."""
+    """One item: its incidence, and room for numbers by key, group and decision."""
 
     keys: np.ndarray  # (keys,)
     offsets: np.ndarray  # (groups + 2,)
     parent: np.ndarray  # (groups,)
     decision: np.ndarray  # (groups,)
-    won: np.ndarray  # (decisions,) the key that won, -1 if there was no such decision
+    won: np.ndarray  # (decisions,)
     ref: np.ndarray  # (groups,) float64, with val: val e^ref
     val: np.ndarray
     top: np.ndarray  # (groups,) float64: the largest exponent so far on the way through the forest
@@ -113,35 +89,49 @@ class Workspace(NamedTuple):
     scratch: np.ndarray  # (keys,) integers as wide
 
 
+class Room(NamedTuple):
+    """Numbers by key, group and decision, for one item at a time."""
+
+    groups: np.ndarray  # (6, groups) float64
+    bits: np.ndarray  # (2 groups or decisions,) int64
+    decisions: np.ndarray  # (2, decisions) float64
+    row: np.ndarray  # (keys,) in the dtype of the logits
+    scratch: np.ndarray  # (keys,) integers as wide
+
+
 @jit
-def workspace(geometry, links, like):
-    groups = _group_capacity(geometry, links)
-    return Workspace(
-        np.empty(geometry.keys, np.int32),
-        np.empty(groups + 2, np.int32),
-        np.empty(groups, np.int32),
-        np.empty(groups, np.int32),
-        np.empty(geometry.decisions, np.int32),
-        np.empty(groups),
-        np.empty(groups),
-        np.empty(groups),
-        np.empty(groups),
-        np.empty(2 * groups),
-        np.empty(max(2 * groups, geometry.decisions), np.int64),
-        np.empty(geometry.decisions),
-        np.empty(geometry.decisions),
-        np.empty(max(geometry.keys, groups), like.dtype),
-        integer_row(like, max(geometry.keys, groups)),
+def room(listed, like):
+    keys, groups, decisions = listed.keys.shape[1], listed.parent.shape[1], listed.won.shape[1]
+    return Room(
+        np.empty((6, groups)),
+        np.empty(max(2 * groups, decisions), np.int64),
+        np.empty((2, decisions)),
+        np.empty(max(keys, groups), like.dtype),
+        integer_row(like, max(keys, groups)),
     )
 
 
-@jit
-def _group_capacity(geometry, links):
-    if geometry.kind == ARBORESCENCE:
-        return geometry.n * geometry.n
-    if geometry.kind == EXPLICIT:
-        return (links.shape[1] - geometry.keys) // 2
-    return geometry.decisions
+@inlined
+def workspace(listed, q, r):
+    """Item q of a block."""
+    n = r.groups.shape[1]
+    return Workspace(
+        listed.keys[q],
+        listed.offsets[q],
+        listed.parent[q],
+        listed.decision[q],
+        listed.won[q],
+        r.groups[0],
+        r.groups[1],
+        r.groups[2],
+        r.groups[3],
+        r.groups[4:].reshape(2 * n),
+        r.bits,
+        r.decisions[0],
+        r.decisions[1],
+        r.row,
+        r.scratch,
+    )
 
 
 @inlined

@@ -9,18 +9,23 @@ import hashlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from numba import njit
 
-NOT_COMPILED = {"ops.py", "threads.py"}
-FILES = (path for path in Path(__file__).parent.glob("*.py") if path.name not in NOT_COMPILED)
-SOURCES = [Path(__file__).parents[1] / "kinds.py", *sorted(FILES)]
+FILES = (path for path in Path(__file__).parent.glob("*.py") if path.name != "threads.py")  # is not compiled
+SOURCES = [Path(__file__).parents[1] / "geometry.py", *sorted(FILES)]
 STAMP = hashlib.sha256(b"\0".join(path.read_bytes() for path in SOURCES)).hexdigest()
 
 
+# Divisions and logarithms follow IEEE rules and raise nothing. The last two are set because a function inherits them
+# from its first caller: results would depend on the order in which kernels are compiled.
+OPTIONS: Any = {"nogil": True, "error_model": "numpy", "fastmath": False, "forceinline": False}
+
+
 def jit(function: Callable, **options) -> Callable:
-    """Compile without the GIL; divisions and logarithms follow IEEE rules and raise nothing."""
-    options = {"nogil": True, "error_model": "numpy", **options}
+    """Compile without the GIL."""
+    options = {**OPTIONS, **options}
     try:
         compiled = njit(cache=True, **options)(function)
     except RuntimeError:  # nowhere to keep it: a read-only installation without a home compiles in every process

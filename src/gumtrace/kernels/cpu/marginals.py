@@ -134,22 +134,22 @@ def _third_cumulant(start, stop, theta, p, x, w, grads, grads_too, out):
 # As functions of tensors: theta (nodes,) float64; p, x (items, keys); k (items,); g, h (items, keys) with Σ x g = 0
 
 
-def weights(theta: Tensor, p: Tensor, k: Tensor) -> Tensor:
+def subset_weights(theta: Tensor, p: Tensor, k: Tensor) -> Tensor:
     """w, (items, nodes) complex."""
     return _run(_weights, torch.empty(len(p), len(theta), dtype=p.dtype.to_complex()), theta, p, k)
 
 
-def marginals(theta: Tensor, p: Tensor, w: Tensor) -> Tensor:
+def subset_marginals(theta: Tensor, p: Tensor, w: Tensor) -> Tensor:
     """E[1_i], (items, keys)."""
     return _run(_marginals, torch.empty_like(p), theta, p, w)
 
 
-def covariance(theta: Tensor, p: Tensor, x: Tensor, w: Tensor, g: Tensor) -> Tensor:
+def subset_covariance(theta: Tensor, p: Tensor, x: Tensor, w: Tensor, g: Tensor) -> Tensor:
     """Cov(1_i, Σ g 1), (items, keys)."""
     return _run(_covariance, torch.empty_like(p), theta, p, x, w, g)
 
 
-def third_cumulant(theta: Tensor, p: Tensor, x: Tensor, w: Tensor, g: Tensor, h: Tensor) -> Tensor:
+def subset_third_cumulant(theta: Tensor, p: Tensor, x: Tensor, w: Tensor, g: Tensor, h: Tensor) -> Tensor:
     """κ(1_i, Σ g 1, Σ h 1), (items, keys)."""
     return _run(_third_cumulant, torch.empty_like(p), theta, p, x, w, g, h)
 

@@ -9,12 +9,15 @@ matching, whatever the weights. Ranking the chosen entries then gives the order 
 
 import numpy as np
 
-from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.chain import chain
+from gumtrace.kernels.cpu.hooks import list_groups, trace_item
 from gumtrace.kernels.cpu.order import insertion_sort
+from gumtrace.kernels.geometry import MatchingGeometry
 
 
-@jit
-def trace_matching(g, n, m, winners):
+@trace_item.of(MatchingGeometry)
+def _trace(geometry, g, size, winners, links):
+    n, m = geometry.rows, geometry.columns
     winners[:] = -1
     row_free = np.ones(n, np.bool_)
     col_free = np.ones(m, np.bool_)
@@ -52,9 +55,10 @@ def trace_matching(g, n, m, winners):
     return True
 
 
-@jit
-def incidence_matching(winners, n, m, keys, offsets):
+@list_groups.of(MatchingGeometry)
+def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
     """Group b: the keys crossed out at step b, its winner first."""
+    n, m = geometry.rows, geometry.columns
     row_free = np.ones(n, np.bool_)
     col_free = np.ones(m, np.bool_)
     position = 0
@@ -79,4 +83,4 @@ def incidence_matching(winners, n, m, keys, offsets):
                 position += 1
     offsets[steps] = position
     offsets[steps + 1] = position
-    return steps
+    return chain(steps, parent, decision)

@@ -12,21 +12,30 @@ numbers of memory and five times as long.
 """
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from gumtrace.kernels.cpu.jets import INTO, LEFT, PRODUCTS, RIGHT, collect, divide, loose, rounded, spread
+from gumtrace.kernels.cpu.hyperdual import INTO, LEFT, PRODUCTS, RIGHT, collect, divide, loose, rounded, spread
 from gumtrace.kernels.cpu.jit import jit
-from gumtrace.kernels.cpu.vectors import exp64
+from gumtrace.kernels.cpu.simd_math import exp64
+from gumtrace.kernels.cpu.threads import run
+from gumtrace.kernels.tree_marginals import HELD, NO_EDGE, UNDIRECTED
 
 SPAN = 600.0  # widest column held as weights: e^-100 of its least entry is still a normal number
-NO_EDGE = -1e300  # the logarithm of no weight; unlike -inf it can be subtracted from itself
-HELD = -(2.0**38)  # the least log-weight of an edge, in its column: sums of lower ones would have no digits left
-UNDIRECTED = -1  # in place of a root
 
 DONE, TOO_WIDE, NO_TREE = 0, 1, 2
 
 
+def tree_marginals(u: Tensor, along: Tensor, sizes: Tensor, root: int) -> Tensor:
+    """u (items, n, n), along (0, 1 or 2, items, n, n), sizes (items,)."""
+    out = torch.empty(u.shape, dtype=u.dtype)
+    arrays = (x.detach().cpu().contiguous().numpy() for x in (u, along, sizes))
+    run(_marginals, len(u), u.shape[-1] ** 2, *arrays, root, out.numpy())
+    return out.to(u.device)
+
+
 @jit
-def marginals(start, stop, u, tangents, nodes, root, out):
+def _marginals(start, stop, u, tangents, nodes, root, out):
     """out[b] = the marginals of item b differentiated along every tangent: u and out (items, n, n), tangents
     (0, 1 or 2, items, n, n).
 

@@ -1,4 +1,4 @@
-"""The CPU kernels as functions of tensors. Tensors on other devices visit the CPU, and their results go back.
+"""The CPU kernels as functions of tensors. Tensors on other devices are copied to the CPU, and their results back.
 
 Outputs come from `torch.empty`, and kernels fill their own rows: a fill by torch would wake OpenMP threads, which go on
 spinning for a while on the cores that ours need.
@@ -8,11 +8,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.cpu import formula, sampling
+from gumtrace.kernels.cpu import (
+    arborescence,
+    binary_tree,
+    formula,
+    matching,
+    matrix_tree,
+    recursion,
+    sampling,
+    spanning_tree,
+    sparse_tree,
+    subset,
+)
+from gumtrace.kernels.cpu import conditional as conditionals
+from gumtrace.kernels.cpu import racing_keys as listing
+from gumtrace.kernels.cpu.marginals import subset_covariance as subset_covariance  # of the kernels here, as are
+from gumtrace.kernels.cpu.marginals import subset_marginals as subset_marginals
+from gumtrace.kernels.cpu.marginals import subset_third_cumulant as subset_third_cumulant
+from gumtrace.kernels.cpu.marginals import subset_weights as subset_weights
+from gumtrace.kernels.cpu.sinkhorn import sinkhorn as sinkhorn
+from gumtrace.kernels.cpu.subset_shift import subset_shift as subset_shift
 from gumtrace.kernels.cpu.threads import run
-from gumtrace.kernels.kinds import ATTEMPTS, Geometry
+from gumtrace.kernels.geometry import ATTEMPTS, ArborescenceGeometry, Geometry, SparseTreeGeometry
+from gumtrace.kernels.tree_marginals import by_triangles
 
-NO_EDGES = np.empty((2, 0), np.int32)
+# Imported for the steps that they register, see `hooks`.
+STRUCTURES = (arborescence, binary_tree, matching, recursion, spanning_tree, sparse_tree, subset)
 
 
 def _array(x: Tensor):
@@ -21,7 +42,7 @@ def _array(x: Tensor):
 
 def compiled(geometry: Geometry) -> Geometry:
     """As compiled code takes it."""
-    return geometry._replace(edges=NO_EDGES if geometry.edges is None else _array(geometry.edges))
+    return geometry._replace(edges=_array(geometry.edges)) if isinstance(geometry, SparseTreeGeometry) else geometry
 
 
 def _seed(seed: Tensor):
@@ -29,7 +50,7 @@ def _seed(seed: Tensor):
 
 
 def _sizes(geometry: Geometry, sizes: Tensor | None):
-    return np.array([geometry.n], np.int32) if sizes is None else _array(sizes)
+    return np.array([geometry.default_size], np.int32) if sizes is None else _array(sizes)
 
 
 def _new_trace(geometry: Geometry, items: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -76,18 +97,10 @@ def indicator(geometry: Geometry, winners: Tensor, dtype: torch.dtype) -> Tensor
     return out.to(winners.device, dtype)
 
 
-def arborescence_heads(geometry: Geometry, winners: Tensor, links: Tensor) -> Tensor:
+def arborescence_heads(geometry: ArborescenceGeometry, winners: Tensor, links: Tensor) -> Tensor:
     """(items, n): the node each node's edge comes from, -1 for none."""
-    head = torch.empty(len(winners), geometry.n, dtype=torch.int32)
-    run(
-        sampling.arborescence_heads,
-        len(winners),
-        geometry.n,
-        compiled(geometry),
-        _array(winners),
-        _array(links),
-        head.numpy(),
-    )
+    head = torch.empty(len(winners), geometry.nodes, dtype=torch.int32)
+    run(arborescence.heads, len(winners), geometry.nodes, geometry, _array(winners), _array(links), head.numpy())
     return head.to(winners.device)
 
 
@@ -150,7 +163,7 @@ def conditional(geometry: Geometry, logits: Tensor, sizes: Tensor | None, winner
     failed = torch.empty(items, dtype=torch.bool)
     inputs = (_array(logits), _sizes(geometry, sizes), _array(winners), _array(links), _seed(seed), ATTEMPTS)
     run(
-        formula.conditional,
+        conditionals.conditional,
         items,
         geometry.keys,
         compiled(geometry),
@@ -177,5 +190,18 @@ def conditional_grad(
     """d/dlogits of Σ grad · G, (batch, keys)."""
     out = torch.empty(logits.shape, dtype=logits.dtype)
     arrays = (_array(winners), _array(links), _array(totals), _array(z), _array(g), _array(grad), out.numpy())
-    run(formula.conditional_grad, len(logits), geometry.keys, compiled(geometry), _array(logits), *arrays)
+    run(conditionals.conditional_grad, len(logits), geometry.keys, compiled(geometry), _array(logits), *arrays)
     return out.to(logits.device)
+
+
+def racing_keys(geometry: Geometry, winners: Tensor, links: Tensor) -> list[np.ndarray]:
+    """The keys of each decision of one trace in increasing order, empty where there was none. Traces do not know of
+    masks, nor does this."""
+    return listing.racing_keys(compiled(geometry), _array(winners), _array(links))
+
+
+def tree_marginals(
+    u: Tensor, first: Tensor | None, second: Tensor | None, sizes: Tensor | None, root: int, fold: bool
+) -> Tensor:
+    """Edge marginals of random trees and their derivatives, (items, n, n), see `by_triangles`."""
+    return by_triangles(matrix_tree.tree_marginals, u, first, second, sizes, root, fold)

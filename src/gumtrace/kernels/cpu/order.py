@@ -3,7 +3,7 @@
 import numpy as np
 
 from gumtrace.kernels.cpu.jit import jit
-from gumtrace.kernels.cpu.vectors import float_bits
+from gumtrace.kernels.cpu.simd_math import float_bits
 
 
 @jit

@@ -1,14 +1,44 @@
-"""Kruskal's algorithm, as trace (Prim or a sorted edge list) and as incidence (who is joined by which merge).
+"""Kruskal's algorithm on a dense matrix, as trace (Prim) and as incidence (who is joined by which merge).
 
 The trace is the tree's edges in order of G. Any minimum spanning tree algorithm gives the same tree, since the order
-of keys is total: Prim in O(n²) on a dense matrix, union-find over sorted edges on a sparse one.
+of keys is total: Prim takes O(n²).
 """
 
 import numpy as np
 
+from gumtrace.kernels.cpu.chain import chain
+from gumtrace.kernels.cpu.hooks import list_groups, mirrored, perturb_item, races, trace_item
 from gumtrace.kernels.cpu.jit import inlined, jit
-from gumtrace.kernels.cpu.order import end_codes, order_codes, rank_sort, sort_racing
-from gumtrace.kernels.cpu.vectors import copy_row, integer_row, places
+from gumtrace.kernels.cpu.order import end_codes, order_codes, rank_sort
+from gumtrace.kernels.cpu.simd_math import copy_row, integer_row, log_exponential_row, places
+from gumtrace.kernels.geometry import SpanningTreeGeometry
+
+
+@races.of(SpanningTreeGeometry)
+def _races(geometry, key):
+    return key // geometry.nodes < key % geometry.nodes
+
+
+@mirrored.of(SpanningTreeGeometry)
+def _mirrored(geometry, key):
+    return key % geometry.nodes * geometry.nodes + key // geometry.nodes
+
+
+@perturb_item.of(SpanningTreeGeometry)
+def _perturb_item(geometry, logits, seed, item, g, spare, scratch):
+    """Only the upper triangle is drawn, in one go: its rows alone are too short to be fast."""
+    n = geometry.nodes
+    pairs = n * (n - 1) // 2
+    log_exponential_row(seed, item * geometry.keys, spare[:pairs], pairs, spare[pairs:], scratch)
+    drawn = 0
+    for u in range(n):
+        upper = u * n + u + 1
+        count = n - u - 1
+        g[u * n : upper] = -np.inf
+        row, x, noise = g[upper : upper + count], logits[upper : upper + count], spare[drawn : drawn + count]
+        for i in range(count):
+            row[i] = x[i] - noise[i]
+        drawn += count
 
 
 @jit
@@ -16,9 +46,10 @@ def edge_key(u, v, n):
     return min(u, v) * n + max(u, v)
 
 
-@jit
-def trace_dense(g, n, nodes, components, winners):
+@trace_item.of(SpanningTreeGeometry)
+def _trace(geometry, g, nodes, winners, links):
     """Prim over the first `nodes` nodes of the upper triangle of g (n, n); keeps the best nodes - components edges."""
+    n, components = geometry.nodes, geometry.components
     winners[:] = -1
     if nodes <= components:
         return nodes == components
@@ -89,12 +120,13 @@ def _first_held(best, held, top):
     return first
 
 
-@jit
-def incidence_dense(winners, n, components, keys, offsets):
+@list_groups.of(SpanningTreeGeometry)
+def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
     """Group b: the pairs of nodes that merge b joins; pairs never joined go with the last merge, which they outlived.
 
     In the order of leaves every part is an interval when it merges, so the pairs of a merge are a rectangle.
     """
+    n, components = geometry.nodes, geometry.components
     steps = 0
     while steps < winners.size and 0 <= winners[steps] < n * n:  # a trace may come from anywhere
         steps += 1
@@ -117,7 +149,7 @@ def incidence_dense(winners, n, components, keys, offsets):
                     position += 1
     offsets[steps] = position if steps > 0 else 0
     offsets[steps + 1] = position
-    return steps
+    return chain(steps, parent, decision)
 
 
 @jit
@@ -156,89 +188,3 @@ def _leaf_order(winners, n, begin, middle, end):
     for v in range(n):
         order[place[v]] = v
     return part, order
-
-
-@jit
-def trace_sparse(g, edges, nodes, components, winners):
-    winners[:] = -1
-    steps = nodes - components
-    root = np.arange(nodes).astype(np.int32)
-    count = 0
-    for key in sort_racing(g):
-        if count >= steps:
-            break
-        u, v = _find(root, edges[0, key]), _find(root, edges[1, key])
-        if u != v:
-            root[u] = v
-            winners[count] = key
-            count += 1
-    return count == steps
-
-
-@jit
-def _find(root, v):
-    while root[v] != v:
-        root[v] = root[root[v]]
-        v = root[v]
-    return v
-
-
-@jit
-def incidence_sparse(winners, edges, nodes, keys, offsets):
-    """The same for an edge list: union by size without compression keeps the time of each link, and two nodes join at
-    the last link between them.
-
-    O(E log n) for the walks, then a counting sort of the edges by the merge that joins them.
-    """
-    never = winners.size
-    above = np.arange(nodes).astype(np.int32)
-    time = np.full(nodes, never, np.int32)
-    size = np.ones(nodes, np.int32)
-    steps = 0
-    while steps < winners.size and 0 <= winners[steps] < edges.shape[1]:  # a trace may come from anywhere
-        u, v = edges[0, winners[steps]], edges[1, winners[steps]]
-        while above[u] != u:
-            u = above[u]
-        while above[v] != v:
-            v = above[v]
-        if size[u] > size[v]:
-            u, v = v, u
-        if u != v:
-            above[u] = v
-            time[u] = steps
-            size[v] += size[u]
-        steps += 1
-    total = edges.shape[1]
-    joined = np.empty(total, np.int32)
-    counts = np.zeros(steps + 2, np.int32)
-    for key in range(total):
-        u, v = edges[0, key], edges[1, key]
-        if u == v:  # a loop joins nothing and never races
-            joined[key] = -1
-            continue
-        merge = -1
-        while u != v and merge < never:
-            if time[u] < time[v]:
-                merge = time[u]
-                u = above[u]
-            else:
-                merge = time[v]
-                v = above[v]
-        joined[key] = min(merge, steps - 1) if steps > 0 else 0
-        counts[joined[key]] += 1
-    position = 0
-    for b in range(steps + 1):
-        offsets[b] = position
-        position += counts[b]
-    offsets[steps + 1] = position
-    cursor = offsets[: steps + 1].copy()
-    for b in range(steps):
-        if joined[winners[b]] == b:  # else no run gives such a trace, and it must not write out of bounds
-            keys[cursor[b]] = winners[b]
-            cursor[b] += 1
-    for key in range(total):
-        b = joined[key]
-        if b >= 0 and (steps == 0 or winners[b] != key):
-            keys[cursor[b]] = key
-            cursor[b] += 1
-    return steps

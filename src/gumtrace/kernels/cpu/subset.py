@@ -6,13 +6,15 @@ last one all that were not chosen.
 
 import numpy as np
 
-from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.chain import chain
+from gumtrace.kernels.cpu.hooks import list_groups, trace_item
 from gumtrace.kernels.cpu.order import sort_racing, top_racing
-from gumtrace.kernels.cpu.vectors import copy_row
+from gumtrace.kernels.cpu.simd_math import copy_row
+from gumtrace.kernels.geometry import PermutationGeometry, SubsetGeometry
 
 
-@jit
-def trace_subset(g, k, winners):
+@trace_item.of(SubsetGeometry)
+def _trace_subset(geometry, g, k, winners, links):
     winners[:] = -1
     if k > 64:  # a heap this deep is slower than sorting everything
         order = sort_racing(g)
@@ -23,17 +25,18 @@ def trace_subset(g, k, winners):
     return count == k
 
 
-@jit
-def trace_permutation(g, winners):
+@trace_item.of(PermutationGeometry)
+def _trace_permutation(geometry, g, size, winners, links):
     order = sort_racing(g)
     copy_row(order, order.size, winners)
     winners[order.size :] = -1
     return True
 
 
-@jit
-def incidence_subset(winners, keys, offsets, size):
-    """Lists the groups; keys that race in no decision (k = 0) come after the last one. Returns the number of groups."""
+@list_groups.of(SubsetGeometry, PermutationGeometry)
+def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
+    """Keys that race in no decision (k = 0) come after the last group."""
+    size = geometry.keys
     steps = 0
     while steps < winners.size and 0 <= winners[steps] < size:  # a trace may come from anywhere
         steps += 1
@@ -49,4 +52,4 @@ def incidence_subset(winners, keys, offsets, size):
             position += 1
     offsets[steps] = position if steps > 0 else 0
     offsets[steps + 1] = position
-    return steps
+    return chain(steps, parent, decision)

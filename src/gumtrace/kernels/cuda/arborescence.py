@@ -31,8 +31,8 @@ from gumtrace.kernels.cuda.formula import (
 )
 from gumtrace.kernels.cuda.noise import MINIMA, log_exponential
 from gumtrace.kernels.cuda.order import code
-from gumtrace.kernels.cuda.wide import NOTHING, add, total
-from gumtrace.kernels.kinds import DEVICE_ATTEMPTS
+from gumtrace.kernels.cuda.scaled_float import NOTHING, add, total
+from gumtrace.kernels.geometry import DEVICE_ATTEMPTS
 
 LARGEST = 512  # most nodes
 
@@ -245,33 +245,33 @@ def _recheck(
 
 
 def serves(geometry):
-    return geometry.n <= LARGEST
+    return geometry.nodes <= LARGEST
 
 
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
-    tile, warps, programs = layout(geometry.n, len(winners), winners.device)
-    sums, scales = _rows(geometry.n, programs, beta)
+    tile, warps, programs = layout(geometry.nodes, len(winners), winners.device)
+    sums, scales = _rows(geometry.nodes, programs, beta)
     where = (winners, links, sums, scales, beta, len(beta), h, alpha, out, log_prob, z, seed, stream)
-    sizes = (len(winners), geometry.n, geometry.winner_slots, geometry.extra)
+    sizes = (len(winners), geometry.nodes, geometry.winner_slots, geometry.root)
     _up[(programs,)](*where, *sizes, MODE=mode, N=tile, ROWS=256 * warps // tile, num_warps=warps, **EXACT)
 
 
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream, only=None):
-    if geometry.n == 0:
+    if geometry.nodes == 0:
         return
-    tile, warps, programs = layout(geometry.n, len(winners), winners.device)
-    sums, scales = _rows(geometry.n, programs, beta)
+    tile, warps, programs = layout(geometry.nodes, len(winners), winners.device)
+    sums, scales = _rows(geometry.nodes, programs, beta)
     held = torch.empty(scales.shape, dtype=torch.int8, device=beta.device)
     where = (winners, links, only, sums, scales, held, alpha, h, beta, len(beta), grad, g, out, more, seed, stream)
-    sizes = (len(winners), geometry.n, geometry.winner_slots, geometry.extra)
+    sizes = (len(winners), geometry.nodes, geometry.winner_slots, geometry.root)
     _down[(programs,)](*where, *sizes, MODE=mode, N=tile, ROWS=128 * warps // tile, num_warps=warps, **EXACT)
 
 
 def redraw(geometry, logits, sizes, winners, links, seed, g, totals, z, failed):
     """Run each G | T again, and draw anew, with its minima, what lost its trace. `failed` says who did to the last."""
-    if geometry.n == 0:
+    if geometry.nodes == 0:
         return
-    tile, warps, _ = layout(geometry.n, len(winners), winners.device)
+    tile, warps, _ = layout(geometry.nodes, len(winners), winners.device)
     failed.fill_(True)
     only = failed.view(torch.int8)
     again, again_links = torch.empty_like(winners), torch.empty_like(links)

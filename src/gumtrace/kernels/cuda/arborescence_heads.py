@@ -36,7 +36,7 @@ def _heads(winners, links, head, n, slots, N: tl.constexpr):
 
 
 def heads(geometry, winners, links, head):
-    if geometry.n > 0:
-        tile, warps, _ = layout(geometry.n, len(winners), winners.device)
-        where = (winners, links, head, geometry.n, geometry.winner_slots)
+    if geometry.nodes > 0:
+        tile, warps, _ = layout(geometry.nodes, len(winners), winners.device)
+        where = (winners, links, head, geometry.nodes, geometry.winner_slots)
         _heads[(len(winners),)](*where, N=tile, num_warps=warps, **EXACT)

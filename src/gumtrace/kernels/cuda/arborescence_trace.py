@@ -270,7 +270,7 @@ def layout(n, items, device):
 
 def trace(geometry, source, sizes, seed, winners, links, status, only=None):
     """With `only`, (items,) of 0 and 1, the items marked in it."""
-    n, items = geometry.n, len(winners)
+    n, items = geometry.nodes, len(winners)
     if n == 0:
         status.zero_()
         return
@@ -280,5 +280,5 @@ def trace(geometry, source, sizes, seed, winners, links, status, only=None):
     targets = torch.empty(programs, n // 2 * n, dtype=torch.int16, device=source.device)
     size_rows = 1 if sizes is None else len(sizes)
     where = (source, len(source), sizes, size_rows, seed, only, turned, weights, targets, winners, links, status)
-    what = (items, n, geometry.winner_slots, geometry.extra)
+    what = (items, n, geometry.winner_slots, geometry.root)
     _trace[(programs,)](*where, *what, N=tile, BLOCK=128 * warps, num_warps=warps, **EXACT)

@@ -22,7 +22,7 @@ from gumtrace.kernels.cuda.formula import (
 )
 from gumtrace.kernels.cuda.noise import noisy
 from gumtrace.kernels.cuda.order import code, least
-from gumtrace.kernels.cuda.wide import NOTHING, add, scaled
+from gumtrace.kernels.cuda.scaled_float import NOTHING, add, scaled
 
 LARGEST = 2048  # tokens: one program holds them all
 SMALL = tl.constexpr(2.0**-60)  # numbers this far below the largest go as pairs v 2^e
@@ -233,22 +233,22 @@ def _down(
 
 
 def serves(geometry):
-    return geometry.n <= LARGEST
+    return geometry.keys <= LARGEST
 
 
 def trace(geometry, source, sizes, seed, winners, links, status):
-    where = (source, len(source), seed, links, status, geometry.n)
-    _trace[(len(links),)](*where, **_tile(geometry.n, 128))
+    where = (source, len(source), seed, links, status, geometry.keys)
+    _trace[(len(links),)](*where, **_tile(geometry.keys, 128))
 
 
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
-    where = (links, beta, len(beta), h, alpha, out, log_prob, z, seed, stream, geometry.n)
-    _up[(len(links),)](*where, MODE=mode, **_tile(geometry.n, 64))
+    where = (links, beta, len(beta), h, alpha, out, log_prob, z, seed, stream, geometry.keys)
+    _up[(len(links),)](*where, MODE=mode, **_tile(geometry.keys, 64))
 
 
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream):
-    where = (links, alpha, h, beta, len(beta), grad, g, out, more, seed, stream, geometry.n)
-    _down[(len(links),)](*where, MODE=mode, **_tile(geometry.n, 128))
+    where = (links, alpha, h, beta, len(beta), grad, g, out, more, seed, stream, geometry.keys)
+    _down[(len(links),)](*where, MODE=mode, **_tile(geometry.keys, 128))
 
 
 def _tile(n, share):

@@ -29,7 +29,7 @@ import triton.language as tl
 
 from gumtrace.kernels.cuda.noise import KEYS, MINIMA, log_exponential, row_of
 from gumtrace.kernels.cuda.order import code, decode
-from gumtrace.kernels.cuda.wide import NOTHING, exponential, exponential_as, held, logarithm, scaled
+from gumtrace.kernels.cuda.scaled_float import NOTHING, exponential, exponential_as, held, logarithm, scaled
 
 EXACT = {"enable_fp_fusion": False}  # an option of every launch: kernels that draw the same noise must round it alike
 

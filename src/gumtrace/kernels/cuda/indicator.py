@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gumtrace.kernels.cuda.formula import EXACT
-from gumtrace.kernels.kinds import SPANNING_TREE, Geometry
+from gumtrace.kernels.geometry import Geometry, SpanningTreeGeometry
 
 BLOCK = 1024  # keys or winners that go by at once
 CHUNK = 1 << 16  # most keys of a program; it looks at all winners of its item
@@ -52,7 +52,8 @@ def indicator(geometry: Geometry, winners: Tensor, dtype: torch.dtype) -> Tensor
     chunks = triton.cdiv(keys, CHUNK)
     width, steps = (min(BLOCK, max(16, triton.next_power_of_2(size))) for size in (keys, slots))
     numbers = out.view(torch.int8) if dtype == torch.bool else out
-    where = (winners, numbers, keys, slots, chunks, max(geometry.n, 1))
-    shape = {"SYMMETRIC": geometry.kind == SPANNING_TREE, "CHUNK": CHUNK, "WIDTH": width, "STEPS": steps}
+    symmetric = isinstance(geometry, SpanningTreeGeometry)
+    where = (winners, numbers, keys, slots, chunks, geometry.nodes if symmetric else 1)
+    shape = {"SYMMETRIC": symmetric, "CHUNK": CHUNK, "WIDTH": width, "STEPS": steps}
     _indicator[(items * chunks,)](*where, **shape, num_warps=max(1, min(4, width // 256)), **EXACT)
     return out

@@ -29,7 +29,7 @@ from gumtrace.kernels.cuda.formula import (
 )
 from gumtrace.kernels.cuda.noise import noisy, row_of
 from gumtrace.kernels.cuda.order import before, code, least, smaller
-from gumtrace.kernels.cuda.wide import NOTHING, add, scaled
+from gumtrace.kernels.cuda.scaled_float import NOTHING, add, scaled
 
 WIDEST = 512  # most columns: a program holds a number for each
 RANKED = tl.constexpr(8)  # columns that are compared with all at a time
@@ -256,35 +256,39 @@ def _at(v, e, cap, step, n):
 
 
 def serves(geometry):
-    return geometry.m <= WIDEST
+    return geometry.columns <= WIDEST
 
 
 def trace(geometry, source, sizes, seed, winners, links, status):
     shape, warps = _tile(geometry)
-    where = (source, len(source), seed, winners, status, geometry.n, max(geometry.m, 1))
+    where = (source, len(source), seed, winners, status, *_shape(geometry))
     _trace[(len(winners),)](*where, **shape, num_warps=warps, **EXACT)
 
 
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
     shape, warps = _tile(geometry)
     steps = _new_steps(geometry, winners)
-    where = (winners, steps, beta, len(beta), h, alpha, out, log_prob, z, seed, stream, geometry.n, max(geometry.m, 1))
+    where = (winners, steps, beta, len(beta), h, alpha, out, log_prob, z, seed, stream, *_shape(geometry))
     _up[(len(winners),)](*where, MODE=mode, **shape, num_warps=warps, **EXACT)
 
 
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream):
     shape, warps = _tile(geometry)
     where = (winners, _new_steps(geometry, winners), alpha, h, beta, len(beta), grad, g, out, more, seed, stream)
-    _down[(len(winners),)](*where, geometry.n, max(geometry.m, 1), MODE=mode, **shape, num_warps=warps, **EXACT)
+    _down[(len(winners),)](*where, *_shape(geometry), MODE=mode, **shape, num_warps=warps, **EXACT)
+
+
+def _shape(geometry):
+    return geometry.rows, max(geometry.columns, 1)
 
 
 def _new_steps(geometry, winners):
     """Scratch."""
-    return torch.empty(len(winners), geometry.n + max(geometry.m, 1), dtype=torch.int32, device=winners.device)
+    return torch.empty(len(winners), sum(_shape(geometry)), dtype=torch.int32, device=winners.device)
 
 
 def _tile(geometry):
     """Rows and columns as powers of two, and how many rows go by at a time."""
-    n, cols = max(16, triton.next_power_of_2(geometry.n)), max(16, triton.next_power_of_2(geometry.m))
+    n, cols = max(16, triton.next_power_of_2(geometry.rows)), max(16, triton.next_power_of_2(geometry.columns))
     warps = max(1, cols // 128)
     return {"N": n, "ROWS": min(n, 256 * warps // cols), "COLS": cols}, warps

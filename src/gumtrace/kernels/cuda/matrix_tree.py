@@ -25,7 +25,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gumtrace.kernels.cuda.jets import inverse, kept, load, normal, plus, store, times, total, totals, zeros
+from gumtrace.kernels.cuda.hyperdual import inverse, kept, load, normal, plus, store, times, total, totals, zeros
 from gumtrace.kernels.cuda.matrix_tree_edges import FOLDED, NO_EDGE, ROOTED, SPREAD, edges, node, share, weights
 
 LARGEST = 128  # most nodes

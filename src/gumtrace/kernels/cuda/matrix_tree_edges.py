@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from gumtrace.kernels.cuda.wide import exponential, scaled
+from gumtrace.kernels.cuda.scaled_float import exponential, scaled
 
 # Undirected, log-weights and a second tangent lie above the diagonal. FOLDED, the first tangent is the sum of both
 # triangles, and the result lies above the diagonal; SPREAD, it is the other way round.

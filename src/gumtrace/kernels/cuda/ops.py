@@ -1,36 +1,47 @@
-"""The Triton kernels as functions of tensors, under the names of their CPU twins (where shapes are told).
+"""The Triton kernels as functions of tensors, under the names of their CPU twins (where shapes are documented).
 
-What no kernel here serves visits the CPU: graphs given by their edges, a user's recursion, and items beyond a kernel's
-range."""
+What no kernel here serves is copied to the CPU and back: graphs given by their edges, a user's recursion, and items
+beyond a kernel's range."""
+
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from gumtrace.kernels.cpu import ops as cpu
-from gumtrace.kernels.cuda import arborescence, binary_tree, formula, matching, sampling, spanning_tree, subset
+from gumtrace.kernels.cuda import (
+    arborescence,
+    binary_tree,
+    formula,
+    matching,
+    matrix_tree,
+    sampling,
+    spanning_tree,
+    subset,
+)
 from gumtrace.kernels.cuda.indicator import indicator as indicator  # of the functions here
 from gumtrace.kernels.cuda.subset_trace import IN_REGISTERS
-from gumtrace.kernels.kinds import (
-    ARBORESCENCE,
-    BINARY_TREE,
-    EXPLICIT,
-    MATCHING,
+from gumtrace.kernels.geometry import (
     NOT_A_NUMBER,
-    PERMUTATION,
     SOME_IDLE,
-    SPANNING_TREE,
-    SPARSE_TREE,
-    SUBSET,
+    ArborescenceGeometry,
+    BinaryTreeGeometry,
     Geometry,
+    MatchingGeometry,
+    PermutationGeometry,
+    RecursionGeometry,
+    SpanningTreeGeometry,
+    SparseTreeGeometry,
+    SubsetGeometry,
 )
 
-STRUCTURES = {
-    ARBORESCENCE: arborescence,
-    MATCHING: matching,
-    BINARY_TREE: binary_tree,
-    SPANNING_TREE: spanning_tree,
-    SUBSET: subset,
-    PERMUTATION: subset,
+STRUCTURES: dict[type, ModuleType] = {
+    ArborescenceGeometry: arborescence,
+    MatchingGeometry: matching,
+    BinaryTreeGeometry: binary_tree,
+    SpanningTreeGeometry: spanning_tree,
+    SubsetGeometry: subset,
+    PermutationGeometry: subset,
 }
 
 RANGES = {  # for `gumtrace.backends()`
@@ -44,7 +55,7 @@ RANGES = {  # for `gumtrace.backends()`
 
 def served(geometry: Geometry) -> bool:
     """Whether a kernel here takes such items."""
-    structure = STRUCTURES.get(geometry.kind)
+    structure = STRUCTURES.get(type(geometry))
     return structure is not None and structure.serves(geometry)
 
 
@@ -59,17 +70,16 @@ def _new_keys(geometry: Geometry, like: Tensor, items: int) -> Tensor:
 
 
 def check_logits(geometry: Geometry, logits: Tensor) -> Tensor:
-    if geometry.kind in (SPARSE_TREE, EXPLICIT):
+    if isinstance(geometry, (SparseTreeGeometry, RecursionGeometry)):
         return cpu.check_logits(geometry, logits)
     wrong, idle = ~(logits < torch.inf), logits.isneginf().any(-1)
-    racing = sampling.racing_by_kind(geometry, logits.device)
-    if racing is not None:
+    if (racing := sampling.racing(geometry, logits.device)) is not None:
         wrong = wrong & racing
     return torch.where(wrong.any(-1), NOT_A_NUMBER, torch.where(idle, SOME_IDLE, 0)).to(torch.int8)
 
 
 def perturb(geometry: Geometry, logits: Tensor, items: int, seed: Tensor) -> Tensor:
-    if geometry.kind == SPARSE_TREE:
+    if isinstance(geometry, SparseTreeGeometry):
         return cpu.perturb(geometry, logits, items, seed)
     g = _new_keys(geometry, logits, items)
     if g.numel() > 0:
@@ -82,7 +92,7 @@ def trace(geometry: Geometry, g: Tensor, sizes: Tensor | None):
         return cpu.trace(geometry, g, sizes)
     out = _new_trace(geometry, g, len(g))
     if len(g) > 0:
-        STRUCTURES[geometry.kind].trace(geometry, g, sizes, None, *out)
+        STRUCTURES[type(geometry)].trace(geometry, g, sizes, None, *out)
     return out
 
 
@@ -91,14 +101,14 @@ def sample(geometry: Geometry, logits: Tensor, sizes: Tensor | None, items: int,
         return trace(geometry, perturb(geometry, logits, items, seed), sizes)
     out = _new_trace(geometry, logits, items)
     if items > 0:
-        STRUCTURES[geometry.kind].trace(geometry, logits, sizes, seed, *out)
+        STRUCTURES[type(geometry)].trace(geometry, logits, sizes, seed, *out)
     return out
 
 
-def arborescence_heads(geometry: Geometry, winners: Tensor, links: Tensor) -> Tensor:
+def arborescence_heads(geometry: ArborescenceGeometry, winners: Tensor, links: Tensor) -> Tensor:
     if not served(geometry):
         return cpu.arborescence_heads(geometry, winners, links)
-    head = torch.empty(len(winners), geometry.n, dtype=torch.int32, device=winners.device)
+    head = torch.empty(len(winners), geometry.nodes, dtype=torch.int32, device=winners.device)
     if len(winners) > 0:
         arborescence.heads(geometry, winners, links, head)
     return head
@@ -167,7 +177,7 @@ def conditional(
     failed = torch.zeros(items, dtype=torch.bool, device=logits.device)
     _up(geometry, winners, links, formula.DRAW_MINIMA, beta=logits, out=totals, z=z, seed=seed)
     _down(geometry, winners, links, formula.CONDITIONAL, alpha=z, beta=logits, out=g, seed=seed)
-    if geometry.kind == ARBORESCENCE and items > 0:
+    if isinstance(geometry, ArborescenceGeometry) and items > 0:
         arborescence.redraw(geometry, logits, sizes, winners, links, seed, g, totals, z, failed)
     return g, totals, z, failed
 
@@ -197,9 +207,22 @@ def conditional_grad(
     return _sum_samples(out, logits)
 
 
+def tree_marginals(
+    u: Tensor, first: Tensor | None, second: Tensor | None, sizes: Tensor | None, root: int, fold: bool
+) -> Tensor | None:
+    """As on the CPU; None for items beyond the kernel's range."""
+    if not matrix_tree.serves(u.shape[-1]) or u.numel() == 0:
+        return None
+    out = u.new_empty(u.shape)
+    tensors = (x if x is None else x.contiguous() for x in (u, first, second, sizes))
+    with torch.cuda.device_of(u):  # Triton launches on the current one
+        matrix_tree.marginals(*tensors, root, fold, out)
+    return out
+
+
 def _up(geometry, winners, links, mode, *, beta, out, h=None, alpha=None, log_prob=None, z=None, seed=None, stream=0):
     if len(winners) > 0:
-        kernel = STRUCTURES[geometry.kind].up
+        kernel = STRUCTURES[type(geometry)].up
         kernel(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream)
 
 
@@ -207,7 +230,7 @@ def _down(
     geometry, winners, links, mode, *, alpha, beta, out, h=None, grad=None, g=None, more=None, seed=None, stream=0
 ):
     if len(winners) > 0:
-        kernel = STRUCTURES[geometry.kind].down
+        kernel = STRUCTURES[type(geometry)].down
         kernel(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream)
 
 

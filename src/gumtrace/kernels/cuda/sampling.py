@@ -5,40 +5,49 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gumtrace.kernels import kinds
 from gumtrace.kernels.cuda.formula import EXACT
 from gumtrace.kernels.cuda.noise import noisy
+from gumtrace.kernels.geometry import ArborescenceGeometry, Geometry, SpanningTreeGeometry
 
-SPANNING_TREE, ARBORESCENCE = tl.constexpr(kinds.SPANNING_TREE), tl.constexpr(kinds.ARBORESCENCE)
+ALL, UPPER, ROOTED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # keys that race: i < j, or i != j and j no root
 
 
 @triton.jit
-def _perturb(logits, rows, seed, out, first, keys, blocks, n, root, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def _perturb(logits, rows, seed, out, first, keys, blocks, n, root, RACING: tl.constexpr, BLOCK: tl.constexpr):
     row = (tl.program_id(0) // blocks).to(tl.int64)
     key = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     g = noisy(logits, rows, seed, first + row, keys, key, key < keys)
-    if KIND == SPANNING_TREE:
+    if RACING == UPPER:
         g = tl.where(key // n < key % n, g, float("-inf"))
-    if KIND == ARBORESCENCE:
+    if RACING == ROOTED:
         g = tl.where((key // n != key % n) & (key % n != root), g, float("-inf"))
     tl.store(out + row * keys + key, g, mask=key < keys)
 
 
-def perturb(geometry: kinds.Geometry, logits: Tensor, seed: Tensor, out: Tensor, first: int = 0) -> None:
+def perturb(geometry: Geometry, logits: Tensor, seed: Tensor, out: Tensor, first: int = 0) -> None:
     """The noise of items from the first on, as many as `out` has rows."""
     block = min(1024, max(32, triton.next_power_of_2(geometry.keys)))
     blocks = triton.cdiv(geometry.keys, block)
-    kind = geometry.kind if geometry.kind in (kinds.SPANNING_TREE, kinds.ARBORESCENCE) else -1
-    where = (logits, len(logits), seed, out, first, geometry.keys, blocks, max(geometry.n, 1), geometry.extra)
+    which, n, root = _racing(geometry)
+    where = (logits, len(logits), seed, out, first, geometry.keys, blocks, n, root)
     grid = (len(out) * blocks,)  # in one axis: the others end at 65,535
-    _perturb[grid](*where, KIND=kind, BLOCK=block, num_warps=max(1, min(4, block // 128)), **EXACT)
+    _perturb[grid](*where, RACING=which, BLOCK=block, num_warps=max(1, min(4, block // 128)), **EXACT)
 
 
-def racing_by_kind(geometry: kinds.Geometry, device: torch.device) -> Tensor | None:
+def racing(geometry: Geometry, device: torch.device) -> Tensor | None:
     """(keys,) bool: which keys the structure lets race; None for all."""
-    if geometry.kind not in (kinds.SPANNING_TREE, kinds.ARBORESCENCE):
+    which, n, root = _racing(geometry)
+    if which == ALL.value or geometry.keys == 0:
         return None
-    u = torch.arange(geometry.n, device=device)[:, None]
+    u = torch.arange(n, device=device)[:, None]
     v = u.mT
-    racing = u < v if geometry.kind == kinds.SPANNING_TREE else (u != v) & (v != geometry.extra)
-    return racing.flatten()
+    return (u < v if which == UPPER.value else (u != v) & (v != root)).flatten()
+
+
+def _racing(geometry: Geometry) -> tuple[int, int, int]:
+    """Which keys race, and the number of columns and the root that this needs."""
+    if isinstance(geometry, SpanningTreeGeometry):
+        return UPPER.value, max(geometry.nodes, 1), 0
+    if isinstance(geometry, ArborescenceGeometry):
+        return ROOTED.value, max(geometry.nodes, 1), geometry.root
+    return ALL.value, 1, 0

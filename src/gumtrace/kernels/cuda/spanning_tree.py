@@ -24,9 +24,9 @@ from gumtrace.kernels.cuda.formula import (
 )
 from gumtrace.kernels.cuda.noise import row_of
 from gumtrace.kernels.cuda.order import code, decode, smaller
+from gumtrace.kernels.cuda.scaled_float import NOTHING, add
 from gumtrace.kernels.cuda.spanning_tree_trace import shape_of, tile_of
 from gumtrace.kernels.cuda.spanning_tree_trace import trace as trace  # of this structure's functions
-from gumtrace.kernels.cuda.wide import NOTHING, add
 
 MOST_NODES = 512  # a node, a leaf or a merge fills at most 9 bits of a packed integer
 
@@ -269,7 +269,7 @@ def _down(
 
 
 def serves(geometry):
-    return geometry.n <= MOST_NODES
+    return geometry.nodes <= MOST_NODES
 
 
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
@@ -289,8 +289,8 @@ def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, see
 def _tiles(geometry):
     """A tile is no smaller than a warp; what goes to memory is only as wide as the nodes ask for."""
     tile, warps = tile_of(geometry)
-    width = max(4, triton.next_power_of_2(geometry.n))
-    return {"FOREST": geometry.extra > 1, "N": tile, "W": width, "LEVELS": width.bit_length() - 1}, warps
+    width = max(4, triton.next_power_of_2(geometry.nodes))
+    return {"FOREST": geometry.components > 1, "N": tile, "W": width, "LEVELS": width.bit_length() - 1}, warps
 
 
 def _scratch(winners, shape, dtype, rows=1):

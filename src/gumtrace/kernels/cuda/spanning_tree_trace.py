@@ -123,9 +123,9 @@ def trace(geometry, source, sizes, seed, winners, links, status):
 
 def tile_of(geometry):
     """A tile that holds all nodes, and warps for it."""
-    tile = max(SMALLEST, triton.next_power_of_2(geometry.n))
+    tile = max(SMALLEST, triton.next_power_of_2(geometry.nodes))
     return tile, max(1, tile // 128)
 
 
 def shape_of(geometry):
-    return geometry.n, geometry.extra, geometry.winner_slots
+    return geometry.nodes, geometry.components, geometry.winner_slots

@@ -24,10 +24,10 @@ from gumtrace.kernels.cuda.formula import (
 )
 from gumtrace.kernels.cuda.noise import row_of
 from gumtrace.kernels.cuda.order import code, smaller
+from gumtrace.kernels.cuda.scaled_float import NOTHING, add, at, total
 from gumtrace.kernels.cuda.subset_trace import FEW
 from gumtrace.kernels.cuda.subset_trace import trace as trace  # of this structure's functions
-from gumtrace.kernels.cuda.wide import NOTHING, add, at, total
-from gumtrace.kernels.kinds import PERMUTATION
+from gumtrace.kernels.geometry import PermutationGeometry
 
 LONGEST = 1 << 23  # a code plus a position must fit an integer
 BLOCK = 1024  # keys or decisions that go by at once
@@ -262,7 +262,7 @@ def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, see
 
 def _walk(kernel, geometry, winners, mode, where):
     d, slots, items = geometry.keys, geometry.winner_slots, len(winners)
-    every = geometry.kind == PERMUTATION
+    every = isinstance(geometry, PermutationGeometry)
     marked = slots > FEW and not every
     chosen = torch.zeros(items, d, dtype=torch.int8, device=winners.device) if marked else None
     width = min(BLOCK, max(16, triton.next_power_of_2(d)))

@@ -8,7 +8,7 @@ from gumtrace.kernels.cuda.formula import EXACT
 from gumtrace.kernels.cuda.noise import noisy, row_of
 from gumtrace.kernels.cuda.order import code, least
 from gumtrace.kernels.cuda.sampling import perturb
-from gumtrace.kernels.kinds import NOT_A_NUMBER, PERMUTATION, STUCK
+from gumtrace.kernels.geometry import NOT_A_NUMBER, STUCK, PermutationGeometry
 
 IN_REGISTERS = 1024  # longest row that one program sorts; longer ones go to torch's sort
 FEW = 64  # most winners that are picked one by one
@@ -66,7 +66,7 @@ def _sort(source, rows, sizes, size_rows, seed, winners, status, d, slots, ALL: 
 
 def trace(geometry, source, sizes, seed, winners, links, status):
     d, slots, items = geometry.keys, geometry.winner_slots, len(winners)
-    every = geometry.kind == PERMUTATION
+    every = isinstance(geometry, PermutationGeometry)
     few = slots <= FEW and not every
     if d > IN_REGISTERS or (source.dtype == torch.float64 and not few):
         return _by_sorting(geometry, source, sizes, seed, winners, status)
@@ -93,7 +93,8 @@ def _by_sorting(geometry, source, sizes, seed, winners, status):
             g = torch.empty(len(winners[some]), d, dtype=source.dtype, device=source.device)
             perturb(geometry, source, seed, g, first)
             g += 0.0
-        _sort_rows(g, None if k is None else k[some], geometry.kind == PERMUTATION, winners[some], status[some])
+        every = isinstance(geometry, PermutationGeometry)
+        _sort_rows(g, None if k is None else k[some], every, winners[some], status[some])
 
 
 def _sort_rows(g, k, every, winners, status):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.simd_math import exp_row, integer_row
 from gumtrace.kernels.cpu.threads import run
-from gumtrace.kernels.cpu.vectors import exp_row, integer_row
 
 EUCLIDEAN, CATEGORICAL, BINARY = range(3)
 KINDS = {"euclidean": EUCLIDEAN, "categorical": CATEGORICAL, "binary": BINARY}
@@ -113,7 +113,7 @@ def _shift(start, stop, kind, u, k, out):
             out[item, i] = (u[item, i] - centre) + u.dtype.type(y)
 
 
-def shift(kind: str, u: Tensor, k: Tensor) -> Tensor:
+def subset_shift(kind: str, u: Tensor, k: Tensor) -> Tensor:
     """u (items, keys), k (items,) -> u + ν."""
     out = torch.empty(u.shape, dtype=u.dtype)
     arrays = (x.detach().contiguous().numpy() for x in (u, k, out))

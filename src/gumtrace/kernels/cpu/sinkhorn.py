@@ -4,16 +4,27 @@ import math
 from functools import partial
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from gumtrace.kernels.cpu.jit import jit
-from gumtrace.kernels.cpu.vectors import exp64
+from gumtrace.kernels.cpu.simd_math import exp64
+from gumtrace.kernels.cpu.threads import run
 
 loose = partial(jit, fastmath={"reassoc", "nsz", "contract"})
 
 
+def sinkhorn(x: Tensor, rows: Tensor, cols: Tensor, settings: tuple) -> Tensor:
+    """X of scores x (items, n, m), rows sum to `rows` (items, n) and columns to `cols` (items, m), all in float64;
+    settings: iterations, tol, spread, cooling, roughly, ridge."""
+    out = torch.empty(x.shape, dtype=x.dtype)
+    arrays = (y.contiguous().numpy() for y in (x.detach(), rows, cols))
+    run(_newton, len(x), x.shape[1] * x.shape[2], *arrays, settings, out.numpy())
+    return out
+
+
 @jit
-def newton(start, stop, x, rows, cols, settings, out):
-    """out = X, (items, n, m); settings: iterations, tol, spread, cooling, roughly, ridge."""
+def _newton(start, stop, x, rows, cols, settings, out):
     iterations, tol, widest, cooling, roughly, ridge = settings
     n, m = x.shape[1], x.shape[2]
     wide = (m + 7) & ~7  # short loops run fast when they leave no rest

@@ -2,28 +2,23 @@
 
 import numpy as np
 
-from gumtrace.kernels.cpu.incidence import incidence, workspace
+from gumtrace.kernels.cpu.incidence import list_items, lists, room, workspace
 from gumtrace.kernels.cpu.jit import jit
-from gumtrace.kernels.cpu.ops import compiled
-from gumtrace.kernels.kinds import Geometry
+from gumtrace.kernels.geometry import Geometry
 
 
-def members(geometry: Geometry, winners: np.ndarray, links: np.ndarray) -> list[np.ndarray]:
-    """The keys of each decision in increasing order, empty where there was none. Traces know of no mask, nor does this.
-
-    Args:
-        winners: (winner_slots,) int32.
-        links: (link_slots,) int32.
-    """
-    ends, keys = _members(compiled(geometry), winners[None], links[None], np.empty(0, np.float32))
+def racing_keys(geometry: Geometry, winners: np.ndarray, links: np.ndarray) -> list[np.ndarray]:
+    """The keys of each decision in increasing order; winners (winner_slots,) and links (link_slots,) int32."""
+    ends, keys = _racing_keys(geometry, winners[None], links[None], np.empty(0, np.float32))
     return [np.sort(part) for part in np.split(keys, ends[1:-1])] if len(ends) > 1 else []
 
 
 @jit
-def _members(geometry, winners, links, like):
+def _racing_keys(geometry, winners, links, like):
     """Decision b has keys[ends[b] : ends[b + 1]]."""
-    s = workspace(geometry, links, like)
-    groups = incidence(s, geometry, winners[0], links[0])
+    listed = lists(geometry, links)
+    list_items(geometry, winners, links, 0, 1, 1, listed)
+    s, groups = workspace(listed, 0, room(listed, like)), listed.groups[0]
     ends = np.zeros(geometry.decisions + 1, np.int64)
     for g in range(groups):
         above = g

@@ -8,7 +8,7 @@ and never read. Stored exponents lie within 2^30, so that the sum of any two and
 import triton
 import triton.language as tl
 
-from gumtrace.kernels.cuda.wide import NOTHING, scaled
+from gumtrace.kernels.cuda.scaled_float import NOTHING, scaled
 
 HIGHEST = tl.constexpr(2**29)  # the largest exponent that is stored; NOTHING is the smallest
 

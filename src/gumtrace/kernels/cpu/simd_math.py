@@ -10,7 +10,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.jit import OPTIONS, jit
 
 
 def integer_row(x, n):
@@ -158,14 +158,14 @@ def log_row(x, n, scratch):
     raise NotImplementedError("compiled code only")
 
 
-@overload(exp_row)
+@overload(exp_row, jit_options=OPTIONS)
 def _exp_row(x, n, scratch):
     if x.dtype == types.float32:
         return lambda x, n, scratch: _exp32(x, n, scratch)
     return lambda x, n, scratch: exp64(x, n, scratch)
 
 
-@overload(log_row)
+@overload(log_row, jit_options=OPTIONS)
 def _log_row(x, n, scratch):
     if x.dtype == types.float32:
         return lambda x, n, scratch: _log32(x, n, scratch)
@@ -210,6 +210,14 @@ def log_exponential_row(seed, index, out, n, spare, scratch):
     for i in range(n):
         out[i] = spare[i] - out[i]
     log_row(out, n, scratch)
+
+
+@jit
+def perturb_row(logits, seed, index, g, spare, scratch):
+    """g = logits + Gumbel noise, from the place `index` of the stream on."""
+    log_exponential_row(seed, index, g, g.size, spare, scratch)
+    for k in range(g.size):
+        g[k] = logits[k] - g[k]
 
 
 @jit

@@ -4,33 +4,25 @@ Items are samples x batch, so a mapped trace (V, S B, ...) becomes (S V B, ...) 
 """
 
 from collections.abc import Callable
+from enum import Enum
 
 import torch
 from torch import Tensor
 
-# What the arguments behind geometry and edges are, and the results: rows (batch, ...), items (S B, ...), sizes
-# ((batch,), (1,) or None), a number of items, a seed.
-KINDS = {
-    "check_logits": (["rows"], ["rows"]),
-    "perturb": (["rows", "number", "seed"], ["items"]),
-    "trace": (["items", "sizes"], ["items", "items", "items"]),
-    "sample": (["rows", "sizes", "number", "seed"], ["items", "items", "items"]),
-    "arborescence_heads": (["items", "items"], ["items"]),
-    "indicator": (["items", "dtype"], ["items"]),
-    "log_prob": (["rows", "items", "items"], ["items", "items"]),
-    "log_prob_grad": (["rows", "items", "items", "items", "items"], ["rows"]),
-    "log_totals": (["rows", "items", "items"], ["items"]),
-    "to_keys": (["items"] * 5, ["items"]),
-    "to_decisions": (["items"] * 5, ["items"]),
-    "log_spread": (["items"] * 3, ["items"]),
-    "conditional": (["rows", "sizes", "items", "items", "seed"], ["items"] * 4),
-    "conditional_grad": (["rows"] + ["items"] * 6, ["rows"]),
-}
+
+class Kind(Enum):
+    """What an argument or a result of an operator is."""
+
+    ROWS = "(batch, ...)"
+    ITEMS = "(samples x batch, ...)"
+    SIZES = "(batch,), (1,) or None"
+    NUMBER = "of items"
+    SEED = "(2,)"
+    DTYPE = "of results"
 
 
-def rule(name: str, op: Callable) -> Callable:
+def rule(op: Callable, of_args: list[Kind], of_results: list[Kind]) -> Callable:
     """The vmap rule of an operator."""
-    of_args, of_results = KINDS[name]
 
     def mapped(info, in_dims, geometry, edges, *args):
         if in_dims[1] is not None:
@@ -38,7 +30,8 @@ def rule(name: str, op: Callable) -> Callable:
         width, dims = info.batch_size, tuple(in_dims)[2:]
         args = [_leading(x, dim) for x, dim in zip(args, dims, strict=True)]
         on = [dim is not None for dim in dims]
-        if width > 0 and "seed" in of_args and not on[of_args.index("seed")]:  # randomness="same": one noise for all
+        one_noise = Kind.SEED in of_args and not on[of_args.index(Kind.SEED)]  # randomness="same"
+        if width > 0 and one_noise:
             each = [op(geometry, edges, *_one(args, on, v)) for v in range(width)]
             results = [torch.stack(column) for column in zip(*map(_tuple, each), strict=True)]
         else:
@@ -64,40 +57,40 @@ def _leading(x, dim: int | None):
     return x if dim is None or x is None else x.movedim(dim, 0)
 
 
-def _batch(kinds: list[str], args: list, on: list[bool]) -> int:
+def _batch(kinds: list[Kind], args: list, on: list[bool]) -> int:
     """How many rows an unmapped call has."""
-    for want in ("rows", "sizes", "items"):
+    for want in (Kind.ROWS, Kind.SIZES, Kind.ITEMS):
         for kind, x, there in zip(kinds, args, on, strict=True):
-            if kind == want and x is not None and not (want == "sizes" and x.shape[-1] == 1):
+            if kind == want and x is not None and not (want == Kind.SIZES and x.shape[-1] == 1):
                 return x.shape[1 if there else 0]
     return 1
 
 
-def _items(kinds: list[str], args: list, on: list[bool]) -> int:
+def _items(kinds: list[Kind], args: list, on: list[bool]) -> int:
     """How many items an unmapped call has; 0 if it has rows only."""
     for kind, x, there in zip(kinds, args, on, strict=True):
-        if kind in ("number", "items"):
-            return x if kind == "number" else x.shape[1 if there else 0]
+        if kind in (Kind.NUMBER, Kind.ITEMS):
+            return x if kind == Kind.NUMBER else x.shape[1 if there else 0]
     return 0
 
 
-def _join(kind: str, x, there: bool, width: int, samples: int, batch: int):
-    if kind == "number":
+def _join(kind: Kind, x, there: bool, width: int, samples: int, batch: int):
+    if kind == Kind.NUMBER:
         return x * width
-    if kind == "seed":  # every item has a place of its own in the stream, so one is enough; a width of 0 needs none
+    if kind == Kind.SEED:  # every item has a place of its own in the stream, so one is enough; a width of 0 needs none
         return x[0] if there and width > 0 else x.new_zeros(2)
-    if kind == "dtype" or x is None or (kind == "sizes" and not there and len(x) == 1):
+    if kind == Kind.DTYPE or x is None or (kind == Kind.SIZES and not there and len(x) == 1):
         return x
     if not there:
         x = x.expand(width, *x.shape)
-    if kind == "sizes":
+    if kind == Kind.SIZES:
         return x.expand(width, batch).reshape(-1)
-    if kind == "rows":
+    if kind == Kind.ROWS:
         return x.flatten(0, 1)
     return x.reshape(width, samples, batch, *x.shape[2:]).transpose(0, 1).flatten(0, 2)
 
 
-def _part(kind: str, x: Tensor, width: int, samples: int, batch: int) -> Tensor:
-    if kind == "rows":
+def _part(kind: Kind, x: Tensor, width: int, samples: int, batch: int) -> Tensor:
+    if kind == Kind.ROWS:
         return x.unflatten(0, (width, batch))
     return x.reshape(samples, width, batch, *x.shape[1:]).transpose(0, 1).flatten(1, 2)

@@ -1,0 +1,74 @@
+"""Which kernels serve tensors on which device.
+
+A backend is a module with a function for each kernel it has, under the names and with the arguments of
+`gumtrace.kernels.cpu.ops`, which has them all. It is imported when first used: numba and triton are slow to load. CUDA
+has one of its own; tensors on any other device are copied to the CPU and back.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+import torch
+
+_MODULES = {"cpu": "gumtrace.kernels.cpu.ops", "cuda": "gumtrace.kernels.cuda.ops"}
+
+
+@cache
+def backend(device_type: str) -> ModuleType:
+    """The module of kernels for tensors on such a device."""
+    if device_type not in _MODULES or (device_type == "cuda" and find_spec("triton") is None):
+        device_type = "cpu"  # and `gumtrace.backends()` reports it
+    return import_module(_MODULES[device_type])
+
+
+def own_kernel(name: str, device_type: str) -> Callable | None:
+    """The device's own kernel of this name. For relaxations, whose formula in torch serves the other devices."""
+    return getattr(backend(device_type), name, None) if device_type in _MODULES else None
+
+
+def backends() -> dict[str, str]:
+    """Which kernels serve tensors on which device, and why.
+
+    >>> backends()["cpu"].split()[0]
+    'numba'
+    """
+    import numba
+
+    threads = torch.get_num_threads()
+    report = {"cpu": f"numba {numba.__version__}, batches shared by {threads} threads (torch.get_num_threads)"}
+    if torch.cuda.is_available():
+        report["cuda"] = _cuda()
+    for device, available in {"mps": torch.backends.mps.is_available(), "xpu": torch.xpu.is_available()}.items():
+        if available:
+            report[device] = "numba on the cpu: this device has no kernels, so tensors are copied there and back"
+    return report
+
+
+def _cuda() -> str:
+    try:
+        import triton
+    except ImportError:
+        return "numba on the cpu, tensors are copied there and back: triton is not installed"
+    if not _has_compiler():
+        return (
+            f"triton {triton.__version__}, which builds its launchers with a C compiler and finds none (CC, gcc or "
+            "clang): kernels fail unless they are in its cache already"
+        )
+    from gumtrace.kernels.cuda.ops import RANGES
+
+    ranges = "; ".join(f"{name} {reach}" for name, reach in RANGES.items())
+    return (
+        f"triton {triton.__version__}: {ranges}. Larger items, graphs given by their edges and a user's recursion: "
+        "numba on the cpu, tensors are copied there and back"
+    )
+
+
+def _has_compiler() -> bool:
+    """Whether Triton finds one, where it looks."""
+    named = os.environ.get("CC")
+    return shutil.which(named) is not None if named else any(map(shutil.which, ("gcc", "clang")))

@@ -1,0 +1,179 @@
+"""What kernels must know of a structure: one class of sizes for each, whose type chooses the code that is compiled.
+
+The first four fields are the same everywhere:
+
+    keys            flat keys of an item
+    decisions       the most decisions an item can have
+    winner_slots    integers a trace keeps: the winner of each decision (a binary tree needs none),
+    link_slots      and, where decisions depend on each other in more than a chain, how
+
+`sizes` of a batch are k for subsets and numbers of nodes for trees; `default_size` is that of items without one.
+"""
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+OK, STUCK, NOT_A_NUMBER, SOME_IDLE = range(4)  # the status of an item; idle: some key does not race
+ATTEMPTS = 16  # draws of an arborescence's G | T before the last one is kept as it is; rounding breaks one in 10^5
+DEVICE_ATTEMPTS = 5  # the same on a GPU, where each one is three launches for the whole batch, needed or not
+
+
+class SubsetGeometry(NamedTuple):
+    keys: int
+    decisions: int
+    winner_slots: int
+    link_slots: int
+    k: int  # the largest of the batch
+    code = 0
+
+    @property
+    def default_size(self) -> int:
+        return self.k
+
+
+class PermutationGeometry(NamedTuple):
+    keys: int
+    decisions: int
+    winner_slots: int
+    link_slots: int
+    code = 1
+    default_size = 0
+
+
+class MatchingGeometry(NamedTuple):
+    keys: int
+    decisions: int
+    winner_slots: int
+    link_slots: int
+    rows: int
+    columns: int
+    code = 2
+    default_size = 0
+
+
+class SpanningTreeGeometry(NamedTuple):
+    keys: int
+    decisions: int
+    winner_slots: int
+    link_slots: int
+    nodes: int
+    components: int
+    code = 3
+
+    @property
+    def default_size(self) -> int:
+        return self.nodes
+
+
+class SparseTreeGeometry(NamedTuple):
+    keys: int
+    decisions: int
+    winner_slots: int
+    link_slots: int
+    nodes: int
+    components: int
+    edges: Any  # (2, E) int32 on the CPU
+    code = 4
+
+    @property
+    def default_size(self) -> int:
+        return self.nodes
+
+
+class ArborescenceGeometry(NamedTuple):
+    keys: int
+    decisions: int
+    winner_slots: int
+    link_slots: int
+    nodes: int
+    root: int
+    code = 5
+
+    @property
+    def default_size(self) -> int:
+        return self.nodes
+
+
+class BinaryTreeGeometry(NamedTuple):
+    """Decision i is the one that token i wins, and links[i] is its parent: -1 for the root, -2 for none."""
+
+    keys: int
+    decisions: int
+    winner_slots: int
+    link_slots: int
+    code = 6
+    default_size = 0
+
+
+class RecursionGeometry(NamedTuple):
+    """A user's recursion: links hold the forest of groups, see `cpu.recursion`."""
+
+    keys: int
+    decisions: int
+    winner_slots: int
+    link_slots: int
+    code = 7
+    default_size = 0
+
+
+Geometry = (
+    SubsetGeometry
+    | PermutationGeometry
+    | MatchingGeometry
+    | SpanningTreeGeometry
+    | SparseTreeGeometry
+    | ArborescenceGeometry
+    | BinaryTreeGeometry
+    | RecursionGeometry
+)
+_CLASSES = Geometry.__args__  # in the order of their codes
+
+
+def subset(d: int, k: int) -> SubsetGeometry:
+    return SubsetGeometry(d, k, k, 0, k)
+
+
+def permutation(d: int) -> PermutationGeometry:
+    return PermutationGeometry(d, d, d, 0)
+
+
+def matching(rows: int, columns: int) -> MatchingGeometry:
+    return MatchingGeometry(rows * columns, rows, rows, 0, rows, columns)
+
+
+def spanning_tree(nodes: int, components: int = 1) -> SpanningTreeGeometry:
+    steps = max(nodes - components, 0)
+    return SpanningTreeGeometry(nodes * nodes, steps, steps, 0, nodes, components)
+
+
+def sparse_tree(nodes: int, components: int, edges: Tensor) -> SparseTreeGeometry:
+    steps = max(nodes - components, 0)
+    return SparseTreeGeometry(edges.shape[1], steps, steps, 0, nodes, components, edges)
+
+
+def arborescence(nodes: int, root: int = 0) -> ArborescenceGeometry:
+    """A slot for each node and each cycle that can be contracted."""
+    slots = max(nodes, 2 * nodes - 2)
+    return ArborescenceGeometry(nodes * nodes, slots, slots, slots, nodes, root)
+
+
+def binary_tree(tokens: int) -> BinaryTreeGeometry:
+    return BinaryTreeGeometry(tokens, tokens, 0, tokens)
+
+
+def recursion(keys: int, decisions: int = 0, groups: int = 0) -> RecursionGeometry:
+    """For traces of at most so many decisions and groups."""
+    return RecursionGeometry(keys, decisions, decisions, keys + 2 * groups)
+
+
+def flatten_geometry(geometry: Geometry) -> tuple[list[int], Tensor | None]:
+    """Numbers and edges, as operators of torch take them."""
+    if isinstance(geometry, SparseTreeGeometry):
+        return [geometry.code, *geometry[:-1]], geometry.edges
+    return [geometry.code, *geometry], None
+
+
+def unflatten_geometry(numbers: list[int], edges: Tensor | None = None) -> Geometry:
+    code, *sizes = numbers
+    return _CLASSES[code](*sizes, *([] if edges is None else [edges]))

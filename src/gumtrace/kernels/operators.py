@@ -1,0 +1,145 @@
+"""What makes a kernel an operator of torch: one name for every device, and what torch.compile and torch.func must know.
+
+`gumtrace.kernels.ops` is the table of them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from gumtrace.kernels.backends import backend
+from gumtrace.kernels.geometry import unflatten_geometry
+from gumtrace.kernels.vmap import Kind, rule
+
+NO_TANGENTS = (
+    "gumtrace has no forward-mode derivatives (torch.func.jvp, jacfwd, hessian, dual tensors); reverse mode works: "
+    "backward, torch.func.grad, vjp, jacrev, and jacrev(jacrev(f)) for a Hessian"
+)
+
+
+class Operator:
+    """One kernel for every device.
+
+    Called on plain tensors it runs at once. Where torch is tracing (torch.compile, fake tensors) the call goes through
+    the operator that is registered with torch under its name, and under torch.func through a function that its
+    transforms understand: the same kernels and derivatives, for the price of a dispatch in Python.
+
+    Args:
+        name: of the operator, and of the kernel in every backend.
+        arguments: the kind of each argument behind the geometry, by name.
+        results: the kind of each result.
+        fake: (geometry, *arguments) -> empty results of the right shape and dtype, for tracing.
+    """
+
+    def __init__(self, name: str, arguments: Mapping[str, Kind], results: Sequence[Kind], fake: Callable):
+        self.name = name
+        kernel = lambda *args: self.run("cpu", *args)  # noqa: E731
+        schema = _schema(arguments, results)
+        self.registered = torch.library.custom_op(f"gumtrace::{name}", kernel, mutates_args=(), schema=schema)
+        self.registered.register_kernel("cuda")(lambda *args: self.run("cuda", *args))
+        self.registered.register_fake(lambda numbers, edges, *args: fake(unflatten_geometry(numbers, edges), *args))
+        kinds = list(arguments.values()), list(results)
+        self.registered.register_vmap(rule(self.registered, *kinds))
+        self.mapped = rule(self, *kinds)
+        self.derivative: tuple[Callable, Callable] | None = None
+
+    def register_autograd(self, backward: Callable, *, setup_context: Callable) -> None:
+        """The first result is differentiable, the others are not."""
+        self.registered.register_autograd(backward, setup_context=setup_context)
+        self.derivative = setup_context, backward
+
+    def run(self, device_type: str, numbers, edges, *args):
+        args = [x.contiguous() if torch.is_tensor(x) else x for x in args]
+        kernel = getattr(backend(device_type), self.name)
+        geometry = unflatten_geometry(numbers, edges)
+        device = args[0].device
+        if device_type == "cuda" and device.index != torch.cuda.current_device():
+            with torch.cuda.device(device):  # Triton launches on the current one; the guard is not free
+                return kernel(geometry, *args)
+        return kernel(geometry, *args)
+
+    def __call__(self, geometry, edges, *args):
+        tensors = [x for x in args if torch.is_tensor(x)]
+        if _traced(tensors):
+            if forward_ad._current_level >= 0:
+                raise NotImplementedError(NO_TANGENTS)
+            return self.registered(geometry, edges, *args)
+        if torch._C._are_functorch_transforms_active():
+            return _Transformable.apply(self, geometry, edges, *args)
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(tensors)
+        if self.derivative and torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+            return _Differentiable.apply(self, geometry, edges, *args)
+        return self.run(_device_type(tensors), geometry, edges, *args)
+
+
+class _Differentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, operator: Operator, geometry, edges, *args):
+        tensors = [x for x in args if torch.is_tensor(x)]
+        results = operator.run(_device_type(tensors), geometry, edges, *args)
+        _keep(ctx, (operator, geometry, edges, *args), results)
+        return results
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return None, *ctx.operator.derivative[1](ctx, *grads)
+
+
+class _Transformable(_Differentiable):
+    """The same as torch.func wants it: grad, jacrev, vmap, and any of them within any other."""
+
+    @staticmethod
+    def forward(operator: Operator, geometry, edges, *args):  # type: ignore[override]
+        return operator(geometry, edges, *args)  # all transforms are peeled off by now
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _keep(ctx, inputs, output)
+
+    @staticmethod
+    def vmap(info, in_dims, operator: Operator, *args):  # type: ignore[override]
+        return operator.mapped(info, in_dims[1:], *args)
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise NotImplementedError(NO_TANGENTS)
+
+
+def _schema(arguments: Mapping[str, Kind], results: Sequence[Kind]) -> str:
+    """As torch.library writes it. The first two arguments are a geometry, see `flatten_geometry`."""
+    types = {Kind.SIZES: "Tensor?", Kind.NUMBER: "SymInt", Kind.DTYPE: "ScalarType"}
+    taken = ", ".join(f"{types.get(kind, 'Tensor')} {name}" for name, kind in arguments.items())
+    given = ", ".join(["Tensor"] * len(results))
+    return f"(SymInt[] geometry, Tensor? edges, {taken}) -> {given if len(results) == 1 else f'({given})'}"
+
+
+def _keep(ctx, inputs, results) -> None:
+    """What the backward of an operator needs; only the first result has one."""
+    ctx.operator = operator = inputs[0]
+    if operator.derivative is None:
+        ctx.mark_non_differentiable(*(results if isinstance(results, tuple) else (results,)))
+        return
+    operator.derivative[0](ctx, inputs[1:], results)
+    if isinstance(results, tuple):
+        ctx.mark_non_differentiable(*results[1:])
+
+
+def _refuse_tangents(tensors: list[Tensor]) -> None:
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors if x.is_floating_point()):
+        raise NotImplementedError(NO_TANGENTS)
+
+
+def is_traced(tensors: list[Tensor]) -> bool:
+    """Whether torch is tracing or mapping: values cannot be read then."""
+    return _traced(tensors) or torch._C._are_functorch_transforms_active()
+
+
+def _traced(tensors: list[Tensor]) -> bool:
+    return torch.compiler.is_compiling() or any(type(x) not in (Tensor, torch.nn.Parameter) for x in tensors)
+
+
+def _device_type(tensors: list[Tensor]) -> str:
+    return "cuda" if tensors[0].is_cuda else "cpu"

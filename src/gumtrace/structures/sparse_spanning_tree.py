@@ -1,0 +1,165 @@
+"""Spanning trees and forests of sparse graphs, given by their edges: Kruskal's algorithm, as in `spanning_tree`."""
+
+import torch
+from torch import Tensor
+
+from gumtrace.kernels import geometry
+from gumtrace.kernels.operators import is_traced
+from gumtrace.structures import checks
+from gumtrace.structures.base import Structure
+from gumtrace.structures.spanning_tree import SpanningTree, SpanningTreeWords, checked_components
+from gumtrace.structures.support import Support, binary, count
+from gumtrace.traces.trace import Layout, indicator
+
+
+class SparseSpanningTree(SpanningTree):
+    """A spanning tree of a sparse graph, or a spanning forest; also made by `SpanningTree.from_edges`.
+
+    Args:
+        logits: (*B, E), one for each edge; the graph is the same for the whole batch.
+        edge_index: (2, E) node numbers. Loops never race, parallel edges are keys of their own.
+        num_nodes: how many nodes.
+        components: how many trees; c > 1 gives random clusterings.
+        lengths: node counts of ragged items: edges of later nodes do not race.
+
+    The value is 0/1 over the edges, (*B, E). A sample costs O(E log n), and so does its log-probability.
+
+    >>> edges = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 3]])
+    >>> SparseSpanningTree(torch.tensor([1.0, 2.0, 30.0, 4.0]), edges, num_nodes=4).mode
+    tensor([0., 1., 1., 1.])
+    """
+
+    has_log_prob = False
+    symmetric = False
+    relaxations = ()
+    story = None
+    log_prob = Structure.log_prob  # no sum over the traces is known
+
+    def __init__(
+        self,
+        logits: Tensor,
+        edge_index: Tensor,
+        num_nodes: int,
+        components: int = 1,
+        *,
+        mask=None,
+        lengths=None,
+        validate_args: bool | None = None,
+    ):
+        self.components = checked_components(components)
+        self._nodes = checks.integer("SpanningTree", "num_nodes", num_nodes)
+        self._edges = _checked_edges(edge_index, self._nodes)
+        checks.logits("SpanningTree", logits, 1)
+        if logits.shape[-1] != edge_index.shape[1]:
+            raise ValueError(f"SpanningTree: logits {tuple(logits.shape)} do not fit {edge_index.shape[1]} edges")
+        Structure.__init__(self, logits, 1, mask, lengths, validate_args)
+
+    @property
+    def support(self):  # type: ignore[override]
+        return SparseForestSupport(self.racing, self._edges, self.node_counts, self.components)
+
+    @classmethod
+    def words(cls, trace, names=None):
+        return SparseSpanningTreeWords(trace, names)
+
+    def _trace_layout(self, key_shape):
+        sizes = geometry.sparse_tree(self._nodes, self.components, self._edges.to("cpu", torch.int32).contiguous())
+        return Layout(type(self), sizes, key_shape, self.logits.dtype, indicator), self._lengths
+
+    @property
+    def _num_nodes(self) -> int:
+        return self._nodes
+
+    def _max_length(self, key_shape):
+        return self._nodes
+
+    def _unpadded_mask(self, key_shape):
+        if self._lengths is None:
+            return None
+        return (self._edges < self._lengths[..., None, None]).all(-2)  # both ends
+
+    @property
+    def _may_be_infeasible(self) -> bool:
+        return True
+
+    @property
+    def racing(self) -> Tensor:
+        return (self._x.detach() > -torch.inf) & (self._edges[0] != self._edges[1])
+
+    def _ends(self, key):
+        u, v = self._edges[:, key].tolist()
+        return u, v
+
+    def mismatch(self, other):
+        if isinstance(other, SparseSpanningTree) and (
+            self._nodes != other._nodes or not torch.equal(self._edges, other._edges.to(self._edges.device))
+        ):
+            return f"{self} and {other} are not over the same graph"
+        return Structure.mismatch(self, other)
+
+    def value_entries(self) -> Tensor | None:
+        return None
+
+    def _check_relaxable(self):
+        raise NotImplementedError("relax: there is no relaxation of sparse graphs, only of dense trees")
+
+
+class SparseSpanningTreeWords(SpanningTreeWords):
+    @property
+    def nodes(self):
+        return self.trace.layout.geometry.nodes
+
+    def ends(self, key):
+        return tuple(self.trace.layout.geometry.edges[:, key].tolist())
+
+    def edges(self):
+        return {key: self.ends(key) for key in range(self.trace.layout.geometry.keys)}
+
+
+class SparseForestSupport(Support):
+    """0/1 vectors over the edges of a graph that are forests with `components` trees, of edges that race."""
+
+    def __init__(self, racing: Tensor, edges: Tensor, nodes: Tensor, components: int):
+        self.racing = racing
+        self.edges, self.nodes, self.components = edges, nodes, components
+        super().__init__(1)
+
+    def check(self, value: Tensor) -> Tensor:
+        right = binary(value, self.racing).all(-1) & (count(value) == self.nodes - self.components)
+        flat = value.reshape(right.numel(), value.shape[-1])
+        acyclic = torch.tensor([_acyclic(self.edges[:, row > 0.5].tolist()) for row in flat], dtype=torch.bool)
+        return right & acyclic.reshape(right.shape).to(right.device)
+
+
+def _checked_edges(edge_index: Tensor, nodes: int) -> Tensor:
+    if not torch.is_tensor(edge_index):
+        raise TypeError(f"SpanningTree: edge_index must be a tensor, got {type(edge_index).__name__}")
+    integers = not edge_index.is_floating_point() and edge_index.dtype != torch.bool
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2 or not integers:
+        kind = f"{edge_index.dtype} {tuple(edge_index.shape)}"
+        raise ValueError(f"SpanningTree: edge_index must be integers (2, E), got {kind}")
+    edge_index = edge_index.long()  # of which the kernels get a copy in int32
+    if is_traced([edge_index]) and nodes > 0:
+        return edge_index.clamp(0, nodes - 1)  # kernels trust them, and values cannot be read now
+    bad = ((edge_index < 0) | (edge_index >= nodes)).any(0).nonzero()
+    if len(bad) > 0:
+        edge = int(bad[0])
+        ends = edge_index[:, edge].tolist()
+        raise ValueError(f"SpanningTree: edge {edge} = {ends} names a node outside 0..{nodes - 1}")
+    return edge_index
+
+
+def _acyclic(edges: list[list[int]]) -> bool:
+    root = {node: node for ends in edges for node in ends}
+
+    def find(v: int) -> int:
+        while root[v] != v:
+            root[v] = root[root[v]]
+            v = root[v]
+        return v
+
+    for u, v in zip(*edges, strict=True):
+        if find(u) == find(v):
+            return False
+        root[find(u)] = find(v)
+    return True
