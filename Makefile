@@ -28,7 +28,9 @@ test-full: $(VENV)/.dev ## the tests with a million draws where `make test` make
 test-gpu: $(VENV)/.dev ## the kernels on a real GPU: needs a CUDA build of torch in .venv
 	$(BIN)/pytest -n 4 tests/test_cuda*.py tests/test_gpu*.py tests/test_operators.py tests/test_transforms.py \
 	  tests/test_unchecked.py tests/test_device_time.py tests/test_relax_subset_paths.py \
-	  tests/test_graph_layout_messages.py tests/test_graph_layout_decoder.py tests/test_listops_kernels.py
+	  experiments/tests/graph_layout/test_graph_layout_messages.py \
+	  experiments/tests/graph_layout/test_graph_layout_decoder.py experiments/tests/listops/test_listops_kernels.py \
+	  experiments/tests/loop/test_gpu_experiments.py
 
 SECONDS ?= 60
 SEED ?= 0
@@ -42,30 +44,32 @@ docs: $(VENV)/.docs ## build the site into docs/_build/html, execute its pages, 
 	$(BIN)/sphinx-build -q -W --keep-going -E -j 2 -b html docs docs/_build/html
 	$(BIN)/python docs/check.py docs/_build/html
 
+RESULTS := experiments/results
 # First two: single recordings, for what they show beside all of them.
 results: $(VENV)/.dev ## put recorded runs into the pages that show them: tables and curves
-	@$(BIN)/gumtrace plot graph-layout results/graph-layout/2026-11-15.jsonl --out build/one-start
-	@$(BIN)/gumtrace plot graph-layout results/graph-layout/2026-11-15-unrolled.jsonl --out build/slow-decoder
-	@cp build/one-start/precision.png results/graph-layout/one-start.png
-	@cp build/slow-decoder/precision.png results/graph-layout/slow-decoder.png
-	@$(BIN)/gumtrace plot graph-layout --out results/graph-layout
+	@$(BIN)/gumtrace plot graph-layout $(RESULTS)/graph-layout/2026-11-15.jsonl --out build/one-start
+	@$(BIN)/gumtrace plot graph-layout $(RESULTS)/graph-layout/2026-11-15-unrolled.jsonl --out build/slow-decoder
+	@cp build/one-start/precision.png $(RESULTS)/graph-layout/one-start.png
+	@cp build/slow-decoder/precision.png $(RESULTS)/graph-layout/slow-decoder.png
+	@$(BIN)/gumtrace plot graph-layout --out $(RESULTS)/graph-layout
 	@$(BIN)/gumtrace plot listops --out build/listops
-	@cp build/listops/accuracy.png results/listops
-	@for name in graph-layout listops treebank; do $(BIN)/gumtrace table $$name --into results/$$name/NOTES.md || exit 1; done
+	@cp build/listops/accuracy.png $(RESULTS)/listops
+	@for name in graph-layout listops treebank; do $(BIN)/gumtrace table $$name --into $(RESULTS)/$$name/NOTES.md || exit 1; done
 	@$(BIN)/python benchmarks/table.py
+	@$(BIN)/python experiments/benchmarks/experiment_tables.py
 
 bench: $(VENV)/.run ## time the kernels on the CPU
 	@$(BIN)/gumtrace bench --device cpu
 
 clean: ## remove caches, build outputs and demo/; keeps .venv
 	@rm -rf build dist demo docs/_build docs/_generated docs/_static/explorer/generated .pytest_cache .ruff_cache .hypothesis
-	@find src tests -name __pycache__ -prune -exec rm -rf {} +
+	@find src tests experiments docs benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamp files: install again only when the requirements changed.
-$(VENV)/.run: extras = cli,plot
-$(VENV)/.dev: extras = dev
-$(VENV)/.docs: extras = docs
-$(VENV)/.run $(VENV)/.dev $(VENV)/.docs: pyproject.toml constraints.txt
+$(VENV)/.run: parts = -e ".[cli,plot]"
+$(VENV)/.dev: parts = -e ".[dev]" -e ./experiments
+$(VENV)/.docs: parts = -e ".[docs]" -e ./experiments
+$(VENV)/.run $(VENV)/.dev $(VENV)/.docs: pyproject.toml experiments/pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(extras)]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(parts)
 	@touch $@

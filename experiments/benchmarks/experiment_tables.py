@@ -1,0 +1,174 @@
+"""Tables of what the experiments found, from recorded runs: python experiments/benchmarks/experiment_tables.py puts
+them into the lab notes."""
+
+import json
+from pathlib import Path
+
+from gumtrace_experiments import find
+from gumtrace_experiments.commands.table import with_tables as with_one
+from gumtrace_experiments.report.groups import choices
+from gumtrace_experiments.report.layout import family, place, report
+from gumtrace_experiments.report.records import ITERATION, canonical, collect
+
+RUNS = Path(__file__).parents[1] / "results"
+RESULTS = Path(__file__).parent / "results"
+SUMMARY = {  # what is shown of them in a few lines
+    "graph-layout": ("Graph layout", ("elbo", "precision")),
+    "listops": ("ListOps", ("accuracy", "precision")),
+}
+DEPTHS = {
+    "right": "arguments hang from their function",
+    "as good": "from one that is as good",
+    "function": "another function",
+    "digit": "a digit",
+    "bracket": "a bracket",
+    "accuracy": "answers right",
+    "told": "along true trees",
+}
+ORIGINAL = ("accuracy", "precision", "recall")
+TEMPERED = {"StochasticSoftmax", "StraightThrough", "GumbelRao", "REBAR"}  # the others do not read a temperature
+
+
+def experiments() -> str:
+    """One row for each table of results/*/NOTES.md that the paper has, too: the best mean of its and of ours."""
+    lines = [
+        "Means over seeds on the test set, of the best estimator: the paper's by this mean, ours by validation.",
+        "",
+        "| | the paper's best | ours | seeds |",
+        "|---|---:|---:|---:|",
+    ]
+    for name, (title, metrics) in SUMMARY.items():
+        about, better = report(name), find(name).better
+        columns = [(i, c) for i, c in enumerate(about.columns) if c.metric in metrics]
+        shown = [c for c in choices(collect([RUNS / name]), about, better) if len(c.group.finished) > 1]
+        for key in dict.fromkeys(choice.block.key for choice in shown):
+            same = [choice for choice in shown if choice.block.key == key]
+            block, own = same[0].block, max(same, key=lambda choice: choice.group.score(better))
+            for i, column in columns:
+                paper = max(block.paper, key=lambda row, i=i: row.spreads[i].mean)
+                cells = [
+                    f"{title}, {block.title}: {column.name}",
+                    _share(paper.spreads[i], column.paper_digits, family(paper.estimator)),
+                    _share(own.group.spread(column), column.digits, family(own.estimator)),
+                    str(len(own.group.finished)),
+                ]
+                lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _share(spread, digits: int, estimator: str) -> str:
+    numbers = f"{spread.mean:.{digits}f} ± {spread.std:.{digits}f}".replace("-", "−")
+    return f"{numbers} ({estimator})"
+
+
+def tuning(name: str) -> str:
+    """How many short runs an experiment's settings were taken from; how long one is makes no other setting."""
+    tried = collect([RUNS / "tuning" / f"{name}.jsonl"])
+    kinds = sorted({(r.config.get("training", ""), r.config["estimator"]) for r in tried}, key=lambda k: place(k[1]))
+    kinds = sorted(kinds, key=lambda kind: kind[0], reverse=True)  # unrolled, then teacher-forced
+    protocols = any(training for training, _ in kinds)
+    lines = [
+        "| estimator |" + " training |" * protocols + " settings | runs | iterations at most |",
+        "|---|" + "---|" * protocols + "---:|---:|---:|",
+    ]
+    for training, estimator in kinds:
+        same = [r for r in tried if (r.config.get("training", ""), r.config["estimator"]) == (training, estimator)]
+        alike = {"iterations", "evaluate_every"} | ({"temperature"} if estimator not in TEMPERED else set())
+        settings = {canonical({key: x for key, x in r.setting.items() if key not in alike}) for r in same}
+        most = max(max(r.curve[ITERATION], default=0) for r in same)
+        cells = [family(estimator), *[training] * protocols, str(len(settings)), str(len(same)), f"{most:,}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def depths(results: dict) -> str:
+    """One row for each estimator and depth, percent, means over the runs."""
+    lines = [f"| estimator | depth | {' | '.join(DEPTHS.values())} |", "|---|---:|" + "---:|" * len(DEPTHS)]
+    for estimator in dict.fromkeys(run["config"]["estimator"] for run in results["runs"]):
+        same = [run["rows"] for run in results["runs"] if run["config"]["estimator"] == estimator]
+        for level in zip(*same, strict=True):
+            means = (sum(row[name] for row in level) / len(level) for name in DEPTHS)
+            shares = " | ".join(f"{100 * mean:.1f}" for mean in means)
+            lines.append(f"| {family(estimator)} | {level[0]['depth']} | {shares} |")
+    return "\n".join(lines) + "\n"
+
+
+def original(results: dict) -> str:
+    """One row for each file, percent, means over the runs."""
+    lines = [
+        "| file | expressions | of | own digits | all digits | accuracy | edge precision | edge recall |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, about in results["files"].items():
+        found = [run["files"][name] for run in results["runs"]]
+        shares = [
+            about["own"],
+            about["every"],
+            *(sum(metrics[key] for metrics in found) / len(found) for key in ORIGINAL),
+        ]
+        cells = [name, f"{about['expressions']:,}", f"{about['of']:,}", *(f"{100 * share:.1f}" for share in shares)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def updates(results: dict) -> str:
+    """One row for each case, milliseconds."""
+    machine, cases = results["machine"], {}
+    for r in results["records"]:
+        cases.setdefault((r["experiment"], r["estimator"], str(r["settings"])), []).append(r)
+    most = max(r["runs"] for r in results["records"])
+    version = machine["torch"].split("+")[0]
+    lines = [
+        f"Milliseconds of an update, medians of `experiments/benchmarks/updates.py` on {machine['device']}, "
+        f"torch {version}, {machine['date']}: of one run alone, and of {most} side by side, their time divided by "
+        "their updates. As CUDA graphs; gradients are not clipped. The paper's are on hardware it does not name.",
+        "",
+        f"| | estimator | alone | an update, {most} side by side | the paper's |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for (name, estimator, _), records in cases.items():
+        alone, *_, beside = sorted(records, key=lambda r: r["runs"])
+        settings = alone["settings"]
+        title = ", ".join([SUMMARY[name][0], *filter(None, [settings.get("training")])])
+        config = find(name).config_type(estimator=estimator, **settings)
+        about = [family(estimator), *([f"K = {config.k}"] if config.k > 1 else [])]
+        if estimator == "REBAR" and config.learn_temperature:
+            about.append("temperature learned")
+        times = [
+            f"{alone['ms']:#.3g}",
+            f"{beside['ms']:#.3g}",
+            "" if alone["paper_ms"] is None else str(alone["paper_ms"]),
+        ]
+        lines.append(f"| {title} | {', '.join(about)} | {' | '.join(times)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _load(file: str) -> dict:
+    return json.loads((RESULTS / file).read_text())
+
+
+TABLES = {
+    "experiments": experiments,
+    "graph-layout-tuning": lambda: tuning("graph-layout"),
+    "listops-tuning": lambda: tuning("listops"),
+    "listops-depths": lambda: depths(_load("listops-depths.json")),
+    "listops-original": lambda: original(_load("listops-original.json")),
+    "updates": lambda: updates(_load("updates.json")),
+}
+
+
+def table(name: str) -> str:
+    return TABLES[name]()
+
+
+def with_tables(page: str) -> str:
+    """The page with the recorded tables between those of their marks that it has, <!-- NAME --> and <!-- /NAME -->."""
+    for name in TABLES:
+        if f"<!-- {name} -->" in page:
+            page = with_one(page, name, table(name))
+    return page
+
+
+if __name__ == "__main__":
+    for file in RUNS.glob("*/NOTES.md"):
+        file.write_text(with_tables(file.read_text()))

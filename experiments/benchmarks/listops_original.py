@@ -1,0 +1,55 @@
+"""Trained ListOps models on original files: python benchmarks/listops_original.py RUN ... --files test.tsv ...
+
+Expressions with operators that the models have not seen, and those longer than theirs, are left out. Writes
+benchmarks/results/listops-original.json; seconds a run and file on one core.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from gumtrace.benchmark import machine
+from gumtrace_experiments.listops.data import read
+from gumtrace_experiments.listops.experiment import ListOpsConfig
+from gumtrace_experiments.listops.heuristics import shares
+from gumtrace_experiments.listops.sampling import SAMPLED
+from gumtrace_experiments.loop.evaluation import evaluate
+from gumtrace_experiments.store.folder import BEST, CONFIG, load, read_json
+
+RESULTS = Path(__file__).parent / "results" / "listops-original.json"
+LONGEST = ListOpsConfig().longest  # that models are trained on
+
+
+def name(file: Path) -> str:
+    """`test.tsv` of test.tsv.xz."""
+    return file.name.removesuffix(".xz")
+
+
+def measure(folder: Path, files: list[Path], data: Path) -> dict:
+    found = {name(file): evaluate(folder, data=data, file=file) for file in files}
+    about, best = read_json(folder / CONFIG), load(folder / BEST)
+    return {"config": about["config"], "iteration": best["iteration"], "files": found}
+
+
+def describe(file: Path) -> dict:
+    """How many of its expressions are left, and how many of them can be answered without a parse."""
+    kept = read(file, SAMPLED, LONGEST)
+    return {"expressions": len(kept.tokens), "of": len(read(file).tokens), **shares(kept)}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("runs", nargs="+", type=Path)
+    arguments.add_argument("--files", nargs="+", type=Path, required=True)
+    arguments.add_argument("--data", type=Path, default=Path("data"), help="folder of the runs' own data")
+    given = arguments.parse_args()
+    runs = [measure(folder, given.files, given.data) for folder in given.runs]
+    files = {name(file): describe(file) for file in given.files}
+    found = {"machine": machine(torch.device("cpu")), "files": files, "runs": runs}
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""`gumtrace evaluate NAME`: the best checkpoints of runs, on a split of their data or on a file."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from gumtrace.cli.arguments import device_problem
+from gumtrace_experiments import NAMES, evaluate
+from gumtrace_experiments.loop.data import SharedData
+from gumtrace_experiments.loop.evaluation import NeverEvaluated
+from gumtrace_experiments.store.folder import CONFIG, RunFolderError, read_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help=f"experiment ({', '.join(NAMES)}), or a folder of runs of any")
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders of runs (default: runs/NAME)")
+    items = parser.add_mutually_exclusive_group()
+    items.add_argument("--split", default="test", choices=["train", "valid", "test"])
+    items.add_argument("--file", type=Path, help="instead of a split: of listops, an original file, .tsv or .tsv.xz")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the data sets (default: data)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """One JSON line a run."""
+    try:
+        if problem := device_problem(args.device):
+            raise ValueError(problem)
+        return _evaluate(find_runs(args.name, args.paths), args)
+    except (RunFolderError, ValueError, OSError) as error:
+        print(f"gumtrace evaluate: {error}", file=sys.stderr)
+        return 2
+
+
+def _evaluate(found: list[Path], args: argparse.Namespace) -> int:
+    shared, done = SharedData(), 0
+    items = {"split": args.split} if args.file is None else {"file": str(args.file)}
+    for path in found:
+        try:
+            metrics = evaluate(path, args.split, args.device, args.data, shared, args.file)
+        except NeverEvaluated as error:
+            print(f"gumtrace evaluate: left out: {error}", file=sys.stderr)
+            continue
+        print(json.dumps({"run": str(path), **items, **metrics}))
+        done += 1
+    return 0 if done else 2
+
+
+def find_runs(name: str, paths: list[Path]) -> list[Path]:
+    """Folders of the runs of an experiment, or of all runs in folders; that there are none is an error."""
+    if name in NAMES:
+        paths, what = paths or [Path("runs") / name], f"run of {name}"
+    else:
+        paths, what = [Path(name), *paths], "run"
+    found = [file.parent for path in paths for file in sorted(path.rglob(CONFIG))]
+    if name in NAMES:
+        found = [path for path in found if (read_json(path / CONFIG) or {}).get("experiment") == name]
+    if not found:
+        raise RunFolderError(f"no {what} in {', '.join(map(str, paths))}; experiments are {', '.join(NAMES)}")
+    return found

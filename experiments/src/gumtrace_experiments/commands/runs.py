@@ -1,0 +1,53 @@
+"""Where commands that report runs find them."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from gumtrace_experiments import NAMES
+from gumtrace_experiments.report.records import Record, RecordError, canonical, collect
+
+RECORDED = (Path("results"), Path("experiments") / "results")  # the second: at the root of a checkout
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", choices=NAMES, help="experiment")
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        type=Path,
+        metavar="PATH",
+        help="folders of runs, recorded files or folders of them (default: results/NAME if there is one, "
+        "experiments/results/NAME in a checkout, or runs/NAME)",
+    )
+
+
+def read(args: argparse.Namespace) -> list[Record]:
+    """The runs of the experiment; that there are none is an error."""
+    trained = Path("runs") / args.name
+    recorded = next((folder / args.name for folder in RECORDED if (folder / args.name).exists()), None)
+    paths = args.paths or [recorded or trained]
+    there = args.paths or [path for path in paths if path.exists()]
+    records = [record for record in collect(there) if record.experiment == args.name]
+    if not records:
+        raise RecordError(
+            f"no run of {args.name} in {', '.join(map(str, paths))}; to train some: "
+            f"gumtrace train {args.name} --seeds 0-9 (see gumtrace train {args.name} --help)"
+        )
+    if recorded and not args.paths:
+        _say_what_is_hidden(records, args.name, recorded, trained)
+    return records
+
+
+def _say_what_is_hidden(shown: list[Record], name: str, recorded: Path, trained: Path) -> None:
+    """Own runs that recorded ones hide. One that was itself recorded is shown, and one of the same config is not."""
+    try:
+        own = collect([trained]) if trained.exists() else []
+    except RecordError as error:  # nobody asked for them
+        print(f"from {recorded}; {trained} is not shown, and cannot be read: {error}", file=sys.stderr)
+        return
+    known = {(record.key, canonical(record.result or {})) for record in shown}
+    own = [record for record in own if record.experiment == name]
+    if hidden := sum((record.key, canonical(record.result or {})) not in known for record in own):
+        has = "1 run that is" if hidden == 1 else f"{hidden} runs that are"
+        print(f"from {recorded}; {trained} has {has} not shown: give it as PATH", file=sys.stderr)

@@ -1,0 +1,145 @@
+"""`gumtrace sweep NAME`: an Optuna study over the search ranges of an experiment; it takes the options of `train`."""
+
+import argparse
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from gumtrace.cli.arguments import device_problem
+from gumtrace_experiments import NAMES, find
+from gumtrace_experiments.commands.retraining import command
+from gumtrace_experiments.commands.train import label, parse
+from gumtrace_experiments.store.folder import RunFolderError
+
+ROWS = 10  # of the table of the best trials
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to search. The options above are the same for all trials, but for those that are searched for."""
+
+    trials: int = 20
+    """Completed or pruned ones, with those of earlier calls; failed ones are made up for."""
+    jobs: int = 1
+    """Workers: 1 is this process, more are started by submitit."""
+    out: Path | None = None
+    """Folder of the study and of its trials; a sweep that was cut off goes on. Default: runs/sweep-NAME/..."""
+    storage: str = ""
+    """The journal file of the study, or the URL of a PostgreSQL or MySQL database that many machines share.
+    Drivers to install: psycopg2-binary for postgresql+psycopg2://, pymysql for mysql+pymysql://.
+    Default: a file in --out."""
+    cluster: Literal["local", "slurm"] = "local"
+    slurm_partition: str = ""
+    slurm_hours: int = 24
+    """Time limit of a job; a worker that reaches it is queued again."""
+    slurm_cpus: int = 4
+    slurm_options: str = ""
+    """More for sbatch: account=me,qos=high."""
+    no_prune: bool = False
+    """Finish the trials, too, that are worse than the median on their way."""
+    seed_sampler: int | None = None
+    """Of what is tried; with one worker, a sweep can be repeated."""
+    device: str = "cpu"
+    data: Path = Path("data")
+    """Folder of the data sets; they are made or checked there when first used."""
+    compile: bool = False
+    """torch.compile the model."""
+    graph: bool = False
+    """Record the update as a CUDA graph."""
+    smoke: bool = False
+    """Small data, small model, few iterations: a minute on two cores."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", choices=NAMES, help="experiment; its options: gumtrace sweep NAME --help")
+    parser.add_argument("options", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+
+def run(args: argparse.Namespace) -> int:
+    import optuna
+
+    from gumtrace_experiments.sweep.jobs import Jobs, run_sweep
+    from gumtrace_experiments.sweep.study import Sweep, SweepError, best
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # the bar and the table say the same
+    config, options = parse(args.name, args.options, Options, "sweep")
+    out = options.out or Path("runs") / f"sweep-{args.name}" / study_label(config)
+    try:
+        # On a cluster, other machines have the device.
+        if options.cluster == "local" and (problem := device_problem(options.device)):
+            raise ValueError(problem)
+        sweep = Sweep(
+            find(args.name),
+            config,
+            out,
+            trials=options.trials,
+            storage=options.storage,
+            prune=not options.no_prune,
+            seed=options.seed_sampler,
+            device=options.device,
+            data=options.data,
+            compile=options.compile,
+            graph=options.graph,
+        )
+        more = read_options(options.slurm_options)
+        slurm = (options.slurm_partition, options.slurm_hours, options.slurm_cpus, more)
+        study = run_sweep(sweep, Jobs(options.jobs, options.cluster, *slurm))
+    except (RunFolderError, SweepError, ValueError, OSError) as error:
+        print(f"gumtrace sweep: {error}", file=sys.stderr)
+        return 2
+    trials = best(study)[:ROWS]
+    print_table(sweep.experiment.better, trials)
+    print(f"study {study.study_name} in {out}")
+    if trials:
+        print("to train the best with several seeds:")
+        print(command(args.name, sweep.experiment.search(config, trials[0]), options))
+    return 0
+
+
+def study_label(config: Any) -> str:
+    """A folder name, as for runs; all runs of a sweep have one seed, and so it belongs to the name."""
+    return label(config) + (f",seed={config.seed}" if config.seed != type(config)().seed else "")
+
+
+def read_options(text: str) -> dict[str, str]:
+    """
+    >>> read_options("account=me,qos=high")
+    {'account': 'me', 'qos': 'high'}
+    """
+    pairs = [part.partition("=") for part in filter(None, text.split(","))]
+    if any(not name or not equals for name, equals, _ in pairs):
+        raise ValueError(f"options for sbatch are pairs such as account=me,qos=high, got {text!r}")
+    return {name: value for name, _, value in pairs}
+
+
+def print_table(better: str, trials: list[Any]) -> None:
+    """By rich, if it is there."""
+    names = list(dict.fromkeys(name for trial in trials for name in trial.params))
+    head = ["trial", better, *names, "folder"]
+    rows = [
+        [str(trial.number), *(_short(x) for x in (trial.value, *map(trial.params.get, names))), _folder(trial)]
+        for trial in trials
+    ]
+    if find_spec("rich") is None:
+        for row in [head, *rows]:
+            print("  ".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None)
+    for name in head:
+        table.add_column(name, justify="left" if name == "folder" else "right", no_wrap=name != "folder")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+def _folder(trial: Any) -> str:
+    return Path(trial.user_attrs["folder"]).name

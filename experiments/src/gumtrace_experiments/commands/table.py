@@ -1,0 +1,98 @@
+"""`gumtrace table NAME`: what runs found, beside what the paper found. Reads only what runs left on disk."""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from gumtrace_experiments import find
+from gumtrace_experiments.commands import runs
+from gumtrace_experiments.commands.retraining import command
+from gumtrace_experiments.commands.train import Options
+from gumtrace_experiments.report.groups import choices, given_up
+from gumtrace_experiments.report.layout import family, report
+from gumtrace_experiments.report.records import Record, RecordError, save
+from gumtrace_experiments.report.rendering import markdown, show
+from gumtrace_experiments.report.tables import build, ranges
+
+AGAIN = "Our rows again"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    runs.add_arguments(parser)
+    parser.add_argument("--format", choices=["text", "markdown"], default="text")
+    parser.add_argument(
+        "--save", type=Path, metavar="FILE", help="record the runs in a .jsonl file, to be kept in results/NAME"
+    )
+    parser.add_argument(
+        "--into", type=Path, metavar="FILE", help="put the tables between <!-- NAME --> and <!-- /NAME --> of this page"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        records = runs.read(args)
+        if args.save is not None:
+            save(args.save, records)
+            print(f"{len(records)} runs in {args.save}", file=sys.stderr)
+        _show(records, args)
+    except (RecordError, OSError) as error:
+        print(f"gumtrace table: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _show(records: list[Record], args: argparse.Namespace) -> None:
+    if args.into is not None:
+        args.into.write_text(with_tables(_page(args.into), args.name, written(records, args.name)), encoding="utf-8")
+    elif args.format == "markdown":
+        print(written(records, args.name), end="")
+    else:
+        tables, notes = build(records, report(args.name), find(args.name).better)
+        show(tables, [*notes, *given_up(records)])
+        for line in (f"{AGAIN}:", *again(records, args.name)):
+            print(f"  {line}")
+
+
+def written(records: list[Record], name: str) -> str:
+    """The tables and the commands, as a part of a page."""
+    tables, notes = build(records, report(name), find(name).better)
+    block = "\n".join(["```bash", *again(records, name), "```"])
+    return f"{markdown(tables, [*notes, *given_up(records)])}\n{AGAIN}:\n\n{block}\n"
+
+
+def again(records: list[Record], name: str) -> list[str]:
+    """The commands that train our rows, in their order."""
+    found = []
+    for choice in choices(records, report(name), find(name).better):
+        if done := choice.group.finished:
+            try:
+                config = find(name).config_type(**choice.group.setting)
+            except (TypeError, ValueError) as error:
+                found.append(f"# {family(choice.estimator)}: not a config of this version: {error}")
+                continue
+            on_cuda = done[0].machine.get("device", "cpu") != "cpu"
+            options = Options(device="cuda", graph=True) if on_cuda else Options()
+            seeds = ranges(record.seed for record in done).replace("–", "-").replace(" ", "")
+            found.append(command(name, config, options, seeds))
+    return found
+
+
+def _page(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise RecordError(f"{file}: {reason}; it should be a page to put tables into") from None
+
+
+def with_tables(page: str, name: str, tables: str) -> str:
+    """The page with other tables of that experiment.
+
+    >>> with_tables("<!-- a -->\\nold\\n<!-- /a -->", "a", "new\\n")
+    '<!-- a -->\\nnew\\n<!-- /a -->'
+    """
+    marks = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    if not marks.search(page):
+        raise RecordError(f"the page has no <!-- {name} --> and <!-- /{name} -->")
+    return marks.sub(lambda found: found[1] + tables + found[2], page)

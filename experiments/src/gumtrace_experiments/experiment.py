@@ -1,0 +1,167 @@
+"""What the harness asks of an experiment: a model, a loss, and numbers to judge it by."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from textwrap import shorten
+from threading import Lock
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from gumtrace.estimators import Estimator
+from gumtrace_experiments.config import Config
+from gumtrace_experiments.seeds import mixed
+from gumtrace_experiments.store.archives import is_plain
+from gumtrace_experiments.store.errors import OtherWeights
+
+Make = Callable[[], nn.Module]
+
+_SEEDING = Lock()  # torch's own generator is the whole process's
+
+
+class _Eager:
+    """torch.compile is off while any thread is inside: how it is set is the whole process's, too."""
+
+    def __init__(self):
+        self._inside, self._lock, self._stance = 0, Lock(), ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._stance.enter_context(torch.compiler.set_stance("force_eager"))
+
+    def __exit__(self, *_) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._stance.close()
+
+
+_EAGER = _Eager()
+
+
+class Experiment(nn.Module, ABC):
+    """One model to be trained, with its estimator. Subclasses set `estimator` and whatever else has parameters."""
+
+    name: ClassVar[str]
+    config_type: ClassVar[type[Config]]
+    better: ClassVar[str]  # the metric, larger is better, that decides which checkpoint is kept
+    reported: ClassVar[tuple[str, ...]] = ("test",)  # splits on which the best checkpoint is evaluated in the end
+    reads_files: ClassVar[bool] = False  # in place of the test set
+    estimator: Estimator
+
+    def __init__(self, config: Config, data: Any):
+        super().__init__()
+        self.config, self.data, self.compiled = config, data, False
+
+    @classmethod
+    def build(cls, config: Config, data: Any, device: torch.device, start: int = 0) -> Self:
+        """The model of a seed, and others that it might start as: made on the CPU, so the same on every device."""
+        with _SEEDING, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(mixed(config.seed, "start", start))
+            return cls(config, data).to(device)
+
+    @staticmethod
+    @abstractmethod
+    def smoke(config: Any) -> Any:
+        """The same, small enough for a minute on two cores."""
+
+    @staticmethod
+    @abstractmethod
+    def load(config: Any, folder: Path, device: torch.device) -> Any:
+        """The data on the device, shared by all runs of equal data settings; made or read in `folder`."""
+
+    @staticmethod
+    @abstractmethod
+    def search(config: Any, trial: Any) -> Any:
+        """The config with what is tuned asked from `trial`, an Optuna trial."""
+
+    def read_test(self, file: Path) -> None:
+        """Take what is in a file for the test set, where `reads_files`: the data have a format of their own."""
+        raise NotImplementedError
+
+    @property
+    @abstractmethod
+    def items(self) -> int:
+        """Of the training set."""
+
+    @abstractmethod
+    def loss(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        """A scalar to go back from, and metrics (scalars), for these items of the training set. Must not wait."""
+
+    @abstractmethod
+    def evaluate(self, split: str, generator: torch.Generator) -> dict[str, float]:
+        """Metrics on a whole split, in eval mode and without gradients."""
+
+    @abstractmethod
+    def gradient_std(self, index: Tensor, generator: torch.Generator) -> float:
+        """Standard deviation of the estimator's gradient to the logits of these items, on average over the entries."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
+        """Weights that do not fit are refused in one line; torch lists all of them, and would convert some."""
+        self.check_weights(state_dict)
+        try:  # of the names and tensors alone: a dictionary from a file may have attributes, which torch would believe
+            return super().load_state_dict({name: state_dict[name] for name in state_dict}, strict, assign)
+        except RuntimeError as error:
+            if "state_dict" not in str(error):  # a device that is full, say
+                raise
+            reason = " ".join(str(error).splitlines()[1:]) or str(error)  # the first line is a heading
+            raise OtherWeights(shorten(reason, 200, placeholder=" ...").rstrip(".")) from error
+
+    def check_weights(self, state_dict: Mapping[str, Any]) -> None:
+        """That there is a tensor for each of the model's, of its kind and dtype. Sizes are left to torch: those of what
+        an estimator has learnt may differ."""
+        own = self.state_dict()
+        if missing := [f'"{name}"' for name in own if name not in state_dict]:
+            raise OtherWeights(shorten(f"Missing key(s) in state_dict: {', '.join(missing)}", 200, placeholder=" ..."))
+        for name, value in own.items():
+            if not is_plain(state_dict[name], value):
+                raise OtherWeights(f"{name} is no tensor of {value.dtype}")
+            if state_dict[name].ndim != value.ndim:  # of several numbers some versions of torch would take the first
+                raise OtherWeights(
+                    f"size mismatch for {name}: {value.ndim} dimensions, and not {state_dict[name].ndim}"
+                )
+
+    def compile_parts(self) -> None:
+        """By torch.compile, all but the estimator: it has the objective in its middle, and may look at gradients."""
+        for part in self.children():
+            if part is not self.estimator:
+                part.compile(dynamic=False)
+        self.compiled = True
+
+    def eager(self) -> AbstractContextManager:
+        """As if it were not compiled."""
+        return _EAGER if self.compiled else nullcontext()
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """For the optimiser: the estimator's own parameters learn at a rate of their own."""
+        own = [p for p in self.estimator.parameters() if p.requires_grad]
+        mine = {id(p) for p in own}
+        model = [p for p in self.parameters() if id(p) not in mine and p.requires_grad]
+        groups = [{"params": model, "lr": self.config.lr, "weight_decay": self.config.weight_decay}]
+        return groups + ([{"params": own, "lr": self.config.estimator_lr, "weight_decay": 0.0}] if own else [])
+
+    def with_own_rate(self, part: nn.Module, lr: float) -> list[dict[str, Any]]:
+        """The same, with a group for a part of the model that learns at the rate `lr`; 0: at that of the rest."""
+        model, *own = Experiment.parameter_groups(self)
+        inside = {id(p) for p in part.parameters()}
+        parts = [[p for p in model["params"] if (id(p) in inside) == chosen] for chosen in (False, True)]
+        rates = (model["lr"], lr or model["lr"])
+        return [{**model, "params": p, "lr": rate} for p, rate in zip(parts, rates, strict=True)] + own
+
+
+def build_estimator(config: Config, critic: Make | None = None, surrogate: Make | None = None) -> Estimator:
+    """The one the config names. `critic` and `surrogate` make the experiment's own, for those that need one.
+
+    >>> build_estimator(Config(estimator="GumbelRao", draws=2))
+    GumbelRao(samples=1, temperature=1.0, kind=None, draws=2)
+    """
+    cls = config.estimator_type
+    if critic is None and "critic" in cls.settings():
+        raise ValueError(f"{config.estimator} needs a critic, and this experiment has none")
+    modules = {name: make for name, make in (("critic", critic), ("surrogate", surrogate)) if make is not None}
+    return cls.from_settings({**vars(config), "samples": config.k}, **modules)

@@ -1,0 +1,209 @@
+"""Graph layout: which tree made these points move? An autoencoder whose latent variable is a spanning tree."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gumtrace.diagnostics.gradients import gradients
+from gumtrace.divergences import noise_kl
+from gumtrace.estimators import MLPSurrogate
+from gumtrace.structures.spanning_tree import SpanningTree
+from gumtrace_experiments.config import Config
+from gumtrace_experiments.experiment import Experiment, build_estimator
+from gumtrace_experiments.graph_layout.data import Layouts, Split, load
+from gumtrace_experiments.graph_layout.model import Decoder, Encoder
+
+VARIANCE = 5e-5  # of a coordinate, given the one predicted
+CHUNK = 1000  # items evaluated at once
+DRAWS = 10  # of the gradient, for its standard deviation
+SHARED = 3  # samples from which on the decoder does less work if they share both kinds of messages
+
+
+@dataclass(frozen=True)
+class GraphLayoutConfig(Config):
+    training: Literal["teacher-forced", "unrolled"] = "teacher-forced"
+    """Predict each frame from the true one before it, or all of them from the first, as the paper does."""
+    frames: int = 10
+    """T."""
+    nodes: int = 10
+    hidden: int = 256
+    """Width of the layers of encoder and decoder."""
+    decoder_lr: float = 0.0
+    """0: that of the encoder, lr."""
+    critic_hidden: int = 256
+    """Width of RELAX's critic, and of the surrogate."""
+    train_size: int = 50_000
+    test_size: int = 10_000
+    """Of the validation set, too."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("hidden", "critic_hidden"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.decoder_lr >= 0:
+            raise ValueError(f"decoder_lr must not be negative, got {self.decoder_lr}")
+
+
+class GraphLayout(Experiment):
+    name = "graph-layout"
+    config_type = GraphLayoutConfig
+    better = "elbo"
+    config: GraphLayoutConfig
+    data: Layouts
+
+    def __init__(self, config: GraphLayoutConfig, data: Layouts):
+        super().__init__(config, data)
+        seen = config.frames * config.nodes * 2
+        self.encoder = Encoder(config.frames, config.nodes, config.hidden)
+        self.decoder = Decoder(config.nodes, config.hidden)
+        self.estimator = build_estimator(
+            config,
+            critic=lambda: Critic(config.nodes**2, seen, config.critic_hidden),
+            surrogate=lambda: MLPSurrogate(
+                config.nodes * (config.nodes - 1) // 2, hidden=config.critic_hidden, context=seen
+            ),
+        )
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return self.with_own_rate(self.decoder, self.config.decoder_lr)
+
+    @staticmethod
+    def smoke(config: GraphLayoutConfig) -> GraphLayoutConfig:
+        return config.replace(
+            frames=5,
+            nodes=5,
+            hidden=32,
+            calls=64,
+            train_size=512,
+            test_size=128,
+            iterations=60,
+            evaluate_every=20,
+            start_iterations=20,
+        )
+
+    @staticmethod
+    def load(config: GraphLayoutConfig, folder: Path, device: torch.device) -> Layouts:
+        sizes = (config.train_size, config.test_size, config.test_size)
+        return load(folder, frames=config.frames, nodes=config.nodes, sizes=sizes).to(device)
+
+    @staticmethod
+    def search(config: GraphLayoutConfig, trial: Any) -> GraphLayoutConfig:
+        """The paper's ranges; temperatures of relaxations as the paper it takes them from."""
+        rates = {name: trial.suggest_float(name, 1e-5, 1e-3, log=True) for name in ("lr", "decoder_lr")}
+        found = config.replace(**rates)
+        settings = config.estimator_type.settings()
+        if "critic" in settings:
+            return found.replace(
+                estimator_lr=trial.suggest_float("estimator_lr", 1e-5, 1e-3, log=True),
+                critic_hidden=trial.suggest_categorical("critic_hidden", [256, 512, 1024, 2056]),
+            )
+        if "temperature" in settings:
+            return found.replace(temperature=trial.suggest_float("temperature", 0.1, 10.0, log=True))
+        return found.replace(samples=trial.suggest_categorical("samples", [2, 4, 8, 16]))
+
+    @property
+    def items(self) -> int:
+        return len(self.data.train.positions)
+
+    def loss(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        split = self.data.train
+        positions = split.positions.index_select(0, index)
+        dist = self.posterior(positions)
+        kl = self.kl(dist)
+        trees: list[Tensor] = []  # that the objective saw
+
+        def objective(structure: Tensor) -> Tensor:
+            trees.append(structure.detach())
+            return self.reconstruction(positions, structure)
+
+        context = positions.flatten(1)
+        reconstruction = self.estimator(dist, objective, context, generator=generator)
+        loss = (reconstruction + kl).mean()
+        metrics = {"elbo": -loss, "kl": kl.mean()}
+        metrics["precision"] = _hits(trees[0], split.trees.index_select(0, index)) / (self.config.nodes - 1)
+        return loss, metrics
+
+    def gradient_std(self, index: Tensor, generator: torch.Generator) -> float:
+        positions = self.data.train.positions.index_select(0, index)
+        with torch.no_grad():
+            dist = self.posterior(positions)
+        objective, context = partial(self.reconstruction, positions), positions.flatten(1)
+        grads = gradients(self.estimator, dist, objective, DRAWS, generator, context)
+        return grads.std(0)[dist.racing.expand(grads.shape[1:])].mean().item()
+
+    def posterior(self, positions: Tensor) -> SpanningTree:
+        """Of the tree, given the frames (B, frames, n, 2)."""
+        return SpanningTree(self.encoder(positions), validate_args=False)
+
+    def kl(self, dist: SpanningTree) -> Tensor:
+        """Of the noise, from that of a uniform prior; (B,). Both (i, j) and (j, i) count, as in the paper."""
+        prior = SpanningTree(torch.zeros_like(dist.logits), validate_args=False)
+        return 2 * noise_kl(dist, prior) / self.config.nodes
+
+    def reconstruction(self, positions: Tensor, structure: Tensor, unrolled: bool | None = None) -> Tensor:
+        """-log p(frames | tree) up to a constant, a node: (samples, B) for trees (samples, B, n, n)."""
+        if unrolled is None:
+            unrolled = self.config.training == "unrolled"
+        few = unrolled or len(structure) < SHARED
+        hard = few and (not self.estimator.differentiates or not torch.is_grad_enabled())
+        rebar = self.config.estimator == "REBAR" and self.config.learn_temperature
+        twice = rebar and torch.is_grad_enabled()  # its variance has the objective's slope
+        if unrolled:
+            steps = positions.shape[1] - 1
+            predicted = self.decoder.unroll(positions[:, 0], structure, steps, hard=hard, twice=twice)
+        else:
+            predicted = self.decoder(positions[:, :-1], structure, hard=hard, twice=twice)
+        error = (predicted - positions[:, 1:]).square().sum((-1, -2, -3))  # (samples, B)
+        return error / (2 * VARIANCE * self.config.nodes)
+
+    def evaluate(self, split: str, generator: torch.Generator) -> dict[str, float]:
+        """One sample a graph, every frame predicted from the true one before it, however the model was trained."""
+        data: Split = getattr(self.data, split)
+        totals = torch.zeros(3, dtype=torch.float64, device=data.positions.device)
+        for positions, trees in zip(data.positions.split(CHUNK), data.trees.split(CHUNK), strict=True):
+            dist = self.posterior(positions)
+            value = dist.sample((1,), generator=generator)
+            elbo = -self.reconstruction(positions, value, unrolled=False)[0] - self.kl(dist)
+            sums = torch.stack([elbo.sum(), self.kl(dist).sum(), _hits(value, trees) * len(positions)])
+            totals += sums.double()
+        elbo, kl, hits = (totals / len(data.positions)).tolist()
+        return {"elbo": elbo, "kl": kl, **edge_metrics(hits, self.config.nodes)}
+
+
+class Critic(nn.Module):
+    """A perceptron with one hidden layer on the frames and the noise, as the paper's; smooth, as RELAX needs it."""
+
+    def __init__(self, noise: int, context: int, hidden: int):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(noise + context, hidden), nn.Tanh(), nn.Linear(hidden, 1))
+
+    def forward(self, noise: Tensor, context: Tensor) -> Tensor:
+        """(*S, B) for noise (*S, B, n, n) and context (B, c)."""
+        noise = noise.flatten(-2)
+        return self.net(torch.cat([noise, context.expand(*noise.shape[:-1], -1)], -1)).squeeze(-1)
+
+
+def _hits(value: Tensor, trees: Tensor) -> Tensor:
+    """Edges of the true trees (B, n, n) in the values (samples, B, n, n), a graph, on average."""
+    return (value * trees).sum((-1, -2)).mean() / 2
+
+
+def edge_metrics(hits: float, nodes: int) -> dict[str, float]:
+    """Precision and recall of X or of 1 - X, whichever is more precise: the model cannot know which is the tree.
+
+    >>> edge_metrics(9.0, 10)
+    {'precision': 1.0, 'recall': 1.0, 'complement': 0.0}
+    >>> edge_metrics(0.0, 10)["precision"]  # of 36 edges, 9 are right
+    0.25
+    """
+    edges = nodes - 1
+    others = nodes * edges // 2 - edges
+    precision, inverted = hits / edges, (edges - hits) / max(others, 1)
+    if precision >= inverted:
+        return {"precision": precision, "recall": precision, "complement": 0.0}
+    return {"precision": inverted, "recall": (edges - hits) / edges, "complement": 1.0}

@@ -1,0 +1,258 @@
+"""ListOps: how is this expression nested? A classifier of expressions whose latent variable is an arborescence."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from gumtrace.diagnostics.gradients import gradients
+from gumtrace.estimators import RELAX, MLPSurrogate, SurrogateREINFORCE
+from gumtrace.structures.arborescence import Arborescence
+from gumtrace_experiments.config import Config
+from gumtrace_experiments.experiment import Experiment, build_estimator
+from gumtrace_experiments.listops.data import ListOps, Split, load, read, read_folder
+from gumtrace_experiments.listops.expressions import CLOSE, PADDING, VOCABULARY
+from gumtrace_experiments.listops.model import ANSWERS, Classifier, Critic, Encoder, Masks
+from gumtrace_experiments.listops.sampling import SAMPLED, shortest
+
+SHORTEST = 10  # tokens
+CHUNK = 1000  # items evaluated at once
+DRAWS = 10  # of the gradient, for its standard deviation
+EDGES = ("precision", "recall", "attachment")  # metrics that an expression of one digit does not have
+
+
+@dataclass(frozen=True)
+class ListOpsConfig(Config):
+    calls: int = 100
+    weight_decay: float = 1e-4
+    classifier_lr: float = 0.0
+    """0: that of the encoder, lr."""
+    hidden: int = 60
+    """Width of embeddings, LSTMs and layers."""
+    rounds: int = 5
+    """Of messages: as many as the deepest expression has levels."""
+    dropout: float = 0.1
+    longest: int = 50
+    """Tokens of an expression, from 10 on."""
+    depth: int = 5
+    """Of the deepest expressions; there are as many of each depth."""
+    train_size: int = 100_000
+    test_size: int = 20_000
+    """Of the validation set, too."""
+    original: bool = False
+    """Train and test on original files, train*.tsv and test*.tsv in the folder of --data, as far as they have only the
+    paper's operators and are no longer than `longest`; depth and sizes are theirs."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and less than 1, got {self.dropout}")
+        for name in ("hidden", "rounds", "depth", "train_size", "test_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.classifier_lr >= 0:
+            raise ValueError(f"classifier_lr must not be negative, got {self.classifier_lr}")
+        least = SHORTEST if self.original else max(SHORTEST, shortest(self.depth))
+        if self.longest < least:
+            raise ValueError(f"longest must be at least {least}, for expressions of this depth, got {self.longest}")
+
+
+class ListOpsExperiment(Experiment):
+    name = "listops"
+    config_type = ListOpsConfig
+    better = "accuracy"
+    reads_files = True
+    reported = ("test", "train")
+    config: ListOpsConfig
+    data: ListOps
+
+    def __init__(self, config: ListOpsConfig, data: ListOps):
+        super().__init__(config, data)
+        size = data.train.tokens.shape[1]
+        self.encoder = Encoder(config.hidden, config.dropout)
+        self.classifier = Classifier(config.hidden, config.rounds, config.dropout)
+        self.estimator = build_estimator(
+            config,
+            critic=lambda: Critic(size, config.hidden, config.dropout),
+            # What it remembers is in every checkpoint: 13 MB as it is.
+            surrogate=lambda: MLPSurrogate(
+                (size - 1) ** 2, hidden=config.hidden, context=size * len(VOCABULARY), memory=1024
+            ),
+        )
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return self.with_own_rate(self.classifier, self.config.classifier_lr)
+
+    @staticmethod
+    def smoke(config: ListOpsConfig) -> ListOpsConfig:
+        return config.replace(
+            longest=20,
+            depth=2,
+            rounds=2,
+            hidden=32,
+            lr=3e-3,
+            train_size=2000,
+            test_size=500,
+            iterations=150,
+            evaluate_every=50,
+            start_iterations=50,
+        )
+
+    @staticmethod
+    def load(config: ListOpsConfig, folder: Path, device: torch.device) -> ListOps:
+        if config.original:
+            return read_folder(folder, config.longest).to(device)
+        sizes = (config.train_size, config.test_size, config.test_size)
+        depths = range(1, config.depth + 1)
+        return load(folder, sizes, lengths=(SHORTEST, config.longest), depths=depths).to(device)
+
+    @staticmethod
+    def search(config: ListOpsConfig, trial: Any) -> ListOpsConfig:
+        """The paper's ranges; temperatures of relaxations as for graph layout."""
+        names = ("lr", "classifier_lr", "weight_decay")
+        found = config.replace(**{name: trial.suggest_float(name, 1e-5, 1e-3, log=True) for name in names})
+        settings = config.estimator_type.settings()
+        if "critic" in settings:
+            return found.replace(estimator_lr=trial.suggest_float("estimator_lr", 1e-5, 1e-3, log=True))
+        if "temperature" in settings:
+            return found.replace(temperature=trial.suggest_float("temperature", 0.1, 10.0, log=True))
+        return found.replace(samples=trial.suggest_categorical("samples", [2, 4, 5]))
+
+    def read_test(self, file: Path) -> None:
+        """An original file. What is longer than the expressions of training, or has other operators, is left out."""
+        test = read(file, SAMPLED, self.config.longest).to(self.data.test.tokens.device)
+        self.data = replace(self.data, test=test)
+
+    @property
+    def items(self) -> int:
+        return len(self.data.train.tokens)
+
+    def loss(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        batch = _batch(self.data.train, index)
+        dist, masks = self.posterior(batch, generator), self.classifier.masks(batch.tokens, generator)
+        seen: list[tuple[Tensor, Tensor]] = []  # structures and the answers' logits
+
+        def objective(structure: Tensor) -> Tensor:
+            logits = self.answer(batch, structure, masks)
+            seen.append((structure.detach(), logits.detach()))
+            return cross_entropy(logits, batch.answers)
+
+        loss = self.estimator(dist, objective, self.context(batch, generator), generator=generator).mean()
+        return loss, means(totals(batch, *seen[0]))
+
+    def gradient_std(self, index: Tensor, generator: torch.Generator) -> float:
+        batch = _batch(self.data.train, index)
+        with torch.no_grad():  # the critic is in eval mode now, in which cuDNN's LSTMs cannot go back
+            dist, context = self.posterior(batch, generator), self.context(batch, generator)
+
+        def objective(masks: Masks, structure: Tensor) -> Tensor:
+            return cross_entropy(self.answer(batch, structure, masks), batch.answers)
+
+        def draw() -> Tensor:
+            loss = partial(objective, self.classifier.masks(batch.tokens, generator))
+            return gradients(self.estimator, dist, loss, 1, generator, context)
+
+        # One by one: the n² messages of relaxed structures fill gigabytes.
+        grads = torch.cat([draw() for _ in range(DRAWS)])
+        return grads.std(0)[dist.racing].mean().item()
+
+    def posterior(self, batch: Split, generator: torch.Generator | None = None) -> Arborescence:
+        """Of the arborescence, given the tokens. It is rooted at the first one."""
+        logits = self.encoder(batch.tokens, generator)
+        return Arborescence(logits, root=0, lengths=batch.lengths, validate_args=False)
+
+    def answer(self, batch: Split, structure: Tensor, masks: Masks | None = None) -> Tensor:
+        """Logits of the answers. Structures whose gradient is asked for are relaxed, or have to pass for it."""
+        hard = not structure.requires_grad
+        names = {} if hard or self.config.estimator != "REBAR" else dict(self.classifier.named_parameters())
+        still = {name: p.detach() for name, p in names.items()}  # REBAR has it learn from hard structures alone
+        return functional_call(self.classifier, still, (batch.tokens, structure), {"hard": hard, "masks": masks})
+
+    def context(self, batch: Split, generator: torch.Generator) -> Tensor | None:
+        """What RELAX's critic and the surrogate see of the tokens."""
+        if isinstance(self.estimator, RELAX):
+            return self.estimator.critic.read(batch.tokens, batch.lengths, generator)  # type: ignore[operator]
+        if isinstance(self.estimator, SurrogateREINFORCE):
+            return F.one_hot(batch.tokens, len(VOCABULARY)).flatten(1).float()
+        return None
+
+    def evaluate(self, split: str, generator: torch.Generator) -> dict[str, float]:
+        """One sample an expression."""
+        data: Split = getattr(self.data, split)
+        sums: dict[str, Tensor] = {}
+        for chunk in zip(*(x.split(CHUNK) for x in data), strict=True):
+            batch = Split(*(x.long() for x in chunk))
+            structure = self.posterior(batch).sample((1,), generator=generator)
+            for name, found in totals(batch, structure, self.answer(batch, structure)).items():
+                sums[name] = sums.get(name, 0.0) + found
+        found = means(sums)
+        return dict(zip(found, torch.stack(list(found.values())).tolist(), strict=True))
+
+
+def _batch(split: Split, index: Tensor) -> Split:
+    """Some of the items, in integers that can be computed with."""
+    return Split(*(x.index_select(0, index).long() for x in split))
+
+
+def cross_entropy(logits: Tensor, answers: Tensor) -> Tensor:
+    """(*S, B) for logits (*S, B, 10) and answers (B,)."""
+    return -(F.one_hot(answers, ANSWERS) * logits.log_softmax(-1)).sum(-1)
+
+
+def totals(batch: Split, structure: Tensor, logits: Tensor) -> dict[str, Tensor]:
+    """(2,) of each metric: its sum, and how many structures it is of. A digit on its own has no edges to count."""
+    found = metrics(batch, structure, logits)
+    values, several = torch.stack(list(found.values())), batch.lengths > 1  # all at once: an update has these, too
+    counted = torch.stack([several if name in EDGES else torch.ones_like(several) for name in found])
+    counted = counted[:, None].expand_as(values)  # (metrics, samples, B)
+    sums = torch.where(counted, values, 0.0).sum((-1, -2), dtype=torch.float64)
+    return dict(zip(found, torch.stack([sums, counted.sum((-1, -2))], -1), strict=True))
+
+
+def means(totals: dict[str, Tensor]) -> dict[str, Tensor]:
+    """0 where there was nothing to count."""
+    total, count = torch.stack(list(totals.values())).unbind(-1)
+    return dict(zip(totals, total / count.clamp(min=1), strict=True))
+
+
+def metrics(batch: Split, structure: Tensor, logits: Tensor) -> dict[str, Tensor]:
+    """Of each structure, (*S, B), for structures (*S, B, n, n) and the answers' logits (*S, B, 10)."""
+    right = (logits.argmax(-1) == batch.answers).float()
+    return {"accuracy": right, "loss": cross_entropy(logits, batch.answers), **edge_metrics(batch, structure)}
+
+
+def true_trees(batch: Split) -> Tensor:
+    """(B, n, n), True for edges from functions to arguments and closing brackets."""
+    place = torch.arange(batch.heads.shape[-1], device=batch.heads.device)
+    return batch.heads[:, None, :] == place[:, None]
+
+
+def edge_metrics(batch: Split, structure: Tensor) -> dict[str, Tensor]:
+    """How many edges are right, (*S, B); anything for a digit on its own, which has none.
+
+    Brackets are no arguments, and the paper's true edges go from functions to arguments. So precision and recall leave
+    out every edge that enters or leaves a bracket: what hangs from a bracket is missed, and counts for recall, but was
+    not claimed, and does not for precision. Where nothing hangs from brackets they are equal, as they are for the
+    paper's best models. Recall is the share of arguments that hang from their function.
+
+    attachment: the share of all tokens but the first, brackets too, that hang from their function.
+    """
+    tokens = batch.tokens
+    word = (tokens != PADDING) & (tokens != CLOSE)  # operators and digits
+    between = word[:, :, None] & word[:, None, :]  # (B, n, n)
+    true = true_trees(batch)
+
+    def count(edges: Tensor) -> Tensor:
+        return (structure * edges).sum((-1, -2))
+
+    hits, claimed = count(true & between), count(between)
+    return {
+        "precision": torch.where(claimed > 0, hits / claimed, 0.0),
+        "recall": hits / (true & between).sum((-1, -2)),
+        "attachment": count(true) / (batch.lengths - 1),
+    }

@@ -1,0 +1,85 @@
+"""Runs that are done, or under way: their best models, back from disk."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gumtrace_experiments.config import Config
+from gumtrace_experiments.experiment import Experiment
+from gumtrace_experiments.loop.data import SharedData
+from gumtrace_experiments.loop.run import Run
+from gumtrace_experiments.loop.training import precision
+from gumtrace_experiments.loop.workers import Workers
+from gumtrace_experiments.registry import find, setting_problem
+from gumtrace_experiments.store.checkpoints import BEST, load
+from gumtrace_experiments.store.errors import RunFolderError, other_version, weights_of
+from gumtrace_experiments.store.folder import CONFIG, RESULT, read_json, read_result
+from gumtrace_experiments.store.validation import has
+
+
+class NeverEvaluated(RunFolderError):
+    """There is no best model yet."""
+
+
+def restore(
+    path: Path,
+    device: torch.device | str = "cpu",
+    data: Path = Path("data"),
+    shared: SharedData | None = None,
+    file: Path | None = None,
+) -> Experiment:
+    """The best model of the run in a folder, with its data; `shared` for several runs.
+
+    Args:
+        file: takes the place of the test set, where the experiment reads files.
+    """
+    device = torch.device(device)
+    about = read_json(path / CONFIG)
+    if about is None:
+        raise RunFolderError(f"{path} holds no run: there is no {CONFIG}")
+    best = load(path / BEST)
+    if best is None and "diverged" in (result := read_result(path / RESULT) or {}):
+        raise NeverEvaluated(f"{path} diverged {result['diverged']}")
+    if best is None:
+        raise NeverEvaluated(
+            f"{path} has no {BEST}: not evaluated yet (`gumtrace train` goes on with it), or taken away"
+        )
+    experiment, config = _described(path / CONFIG, about)
+    if file is not None and not experiment.reads_files:
+        raise ValueError(f"{experiment.name} reads no files: --file is for listops")
+    loaded = (shared or SharedData()).load(experiment, config, data, device)
+    model = experiment.build(config, loaded, device)
+    with weights_of(path / BEST):
+        model.load_state_dict(best["model"])
+    if file is not None:
+        model.read_test(file)
+    return model
+
+
+def _described(path: Path, about: dict[str, Any]) -> tuple[type[Experiment], Config]:
+    """The experiment and the config that a file tells of, if this version has them."""
+    if missing := [name for name in ("experiment", "config") if name not in about]:
+        raise other_version(path, f"there is no {', no '.join(missing)} in it")
+    if has(about["config"]) and (problem := setting_problem(about["experiment"], about["config"])):
+        raise other_version(path, problem)
+    try:
+        experiment = find(about["experiment"])
+        return experiment, experiment.config_type(**about["config"])
+    except (TypeError, ValueError) as error:  # no such experiment, a field that is unknown, a value that is refused
+        raise other_version(path, str(error)) from error
+
+
+def evaluate(
+    path: Path,
+    split: str = "test",
+    device: torch.device | str = "cpu",
+    data: Path = Path("data"),
+    shared: SharedData | None = None,
+    file: Path | None = None,
+) -> dict[str, float]:
+    """Metrics of the best model of a run: for "test", those that the run wrote down when it was done, unless a file
+    takes its place."""
+    model = restore(path, device, data, shared, file)
+    with precision(model.config):
+        return Run(model, None, Workers(torch.device(device))).evaluate(split)

@@ -1,0 +1,203 @@
+"""Train: one run a seed, side by side on one device, each in its own folder."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gumtrace.benchmark.records import machine
+from gumtrace.extras import require
+from gumtrace.structures.checks import NotFinite
+from gumtrace_experiments.config import Config
+from gumtrace_experiments.experiment import Experiment
+from gumtrace_experiments.loop.run import Run
+from gumtrace_experiments.loop.side_by_side import advance
+from gumtrace_experiments.loop.workers import Workers
+from gumtrace_experiments.store.checkpoints import BEST, STATE, load, state_problem
+from gumtrace_experiments.store.errors import damaged, weights_of
+from gumtrace_experiments.store.folder import METRICS, RESULT, RunFolder, read_metrics, read_result
+
+_PRECISION = {"float32": "highest", "tf32": "high", "bfloat16": "high"}
+
+
+def train(
+    experiment: type[Experiment],
+    config: Config,
+    out: Path,
+    *,
+    seeds: Iterable[int] | None = None,
+    device: torch.device | str = "cpu",
+    data: Path = Path("data"),
+    compile: bool = False,
+    graph: bool = False,
+    progress: bool = True,
+    watch: Callable[[Run], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Train, or go on with, one run a seed in `out/seed-S`; returns what `result.json` of each holds.
+
+    Args:
+        seeds: by default the config's own.
+        data: folder for data sets that were made or fetched.
+        compile: the model by torch.compile.
+        graph: record the update as a CUDA graph; the estimator must not look at values.
+        watch: called after each evaluation of a run; what it raises ends the training.
+    """
+    workers = Workers(torch.device(device))
+    configs = [config.replace(seed=seed) for seed in (seeds if seeds is not None else [config.seed])]
+    paths = [out / f"seed-{c.seed}" for c in configs]
+    loaded = experiment.load(config, data, workers.device)
+    about = machine(workers.device)
+
+    results: list[dict[str, Any] | None] = []
+    runs: list[Run] = []
+    with ExitStack() as stack:
+        stack.enter_context(precision(config))
+        for c, path in zip(configs, paths, strict=True):
+            folder = None
+            if workers.first:
+                folder = RunFolder(path, experiment.name, c.to_dict(), about)
+                stack.callback(folder.close)
+            workers.wait()
+            results.append(_known(path / RESULT, experiment.better))
+            if results[-1] is None:
+                model = experiment.build(c, loaded, workers.device)
+                if compile:
+                    model.compile_parts()
+                runs.append(Run(model, folder, workers, graph=graph))
+                _go_on(runs[-1], path)
+        _advance(runs, progress and workers.first, watch)
+        fresh = iter([finish(run) for run in runs])
+    workers.wait()  # a rank that ends its process while another one still works may abort in torch's clean-up
+    return [next(fresh) if known is None else known for known in results] if workers.first else []
+
+
+@contextmanager
+def precision(config: Config) -> Iterator[None]:
+    """Of matrix products and of cuDNN, whose LSTMs have a switch of their own; both are the whole process's."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision(_PRECISION[config.precision])
+    torch.backends.cudnn.allow_tf32 = config.precision != "float32"
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+def _known(path: Path, better: str) -> dict[str, Any] | None:
+    """The result of a run that is done."""
+    result = read_result(path)
+    if result is not None and "diverged" not in result and better not in result["valid"]:
+        raise damaged(path, f"there is no {better} in it, and it did not diverge")
+    return result
+
+
+def _go_on(run: Run, path: Path) -> None:
+    """From where it was cut off, if it was. All processes read the state: they share the folder."""
+    state = load(path / STATE)
+    if state is not None:
+        if problem := state_problem(state, run):
+            raise damaged(path / STATE, problem)
+        with weights_of(path / STATE):
+            run.load_state_dict(state)
+    if run.folder is not None:
+        if (best := run.folder.best_of(state)) is not None:
+            with weights_of(path / BEST):
+                run.experiment.check_weights(best["model"])
+        run.folder.go_on_from(state)
+
+
+def _advance(runs: list[Run], progress: bool, watch: Callable[[Run], None] | None) -> None:
+    tqdm = require("tqdm", "cli").tqdm
+    total, done = sum(run.updates for run in runs), sum(run.iteration for run in runs)
+    log = _Log(runs)
+    with (
+        tqdm(total=total, initial=done, unit="it", file=sys.stderr, disable=None if progress else True) as bar,
+        closing(advance(runs)) as rounds,
+    ):
+        for updates, evaluated in rounds:
+            for run in evaluated:
+                if watch is not None:
+                    watch(run)
+            if progress and bar.disable:
+                log.tell(updates, evaluated)
+            bar.update(updates)
+            bar.total = bar.n + sum(run.left for run in runs)  # less than it was, if a run or a start diverged
+            bar.set_postfix_str(" ".join(_score(run) for run in runs), refresh=False)
+
+
+class _Log:
+    """Lines in place of a bar, where there is no terminal."""
+
+    def __init__(self, runs: list[Run]):
+        self.runs, self.done, self.began = runs, 0, time.perf_counter()
+        self.starts = {run: len(run.starts.scores) for run in runs}
+        self.diverged: list[Run] = []
+
+    def tell(self, updates: int, evaluated: list[Run]) -> None:
+        self.done += updates
+        for run in self.runs:
+            scores = run.starts.scores[self.starts[run] :]  # a thread may be adding one
+            for number, score in enumerate(scores, self.starts[run] + 1):
+                self._write(run, f"start {number} of {run.config.starts}: {run.experiment.better} {score:.5g}")
+            self.starts[run] += len(scores)
+        for run in evaluated:
+            better = run.experiment.better
+            now = f"{run.iteration} of {run.config.iterations}: {better} {run.valid[better]:.5g}"
+            self._write(run, f"{now}, best {_score(run).removeprefix(better).strip()}")
+        for run in [run for run in self.runs if run.diverged and run not in self.diverged]:
+            self.diverged.append(run)
+            self._write(run, f"diverged {run.diverged}")
+
+    def _write(self, run: Run, text: str) -> None:
+        """At once: whoever reads a log wants to know what is happening."""
+        rate = self.done / (time.perf_counter() - self.began)
+        left = timedelta(seconds=round(sum(run.left for run in self.runs) / rate))
+        print(f"seed {run.config.seed}, {text}; {rate:.3g} it/s, {left} left", flush=True)
+
+
+def _score(run: Run) -> str:
+    better = run.experiment.better
+    return f"{better} {run.best['valid'][better]:.5g}" if run.best else "–"
+
+
+def finish(run: Run) -> dict[str, Any]:
+    """The best checkpoint on the test set, and what else is reported, kept in the folder."""
+    if run.folder is None:
+        return {}
+    rows = read_metrics(run.folder.path / METRICS)
+    result = {
+        **_best(run, run.folder),
+        "seconds": run.seconds,  # of the whole process, if there are other runs beside this one
+        "gradient_std": {row["moment"]: row["std"] for row in rows if row["split"] == "gradient"},
+    }
+    for row in rows:
+        if row["split"] == "starts":
+            names = [f"start {number}" for number in range(run.config.starts)]
+            if not row.keys() >= set(names):
+                raise damaged(run.folder.path / METRICS, "its row of starts has not all of them")
+            result["starts"] = [row[name] for name in names]
+    if run.diverged:
+        result["diverged"] = run.diverged
+    run.folder.write(RESULT, result)
+    return result
+
+
+def _best(run: Run, folder: RunFolder) -> dict[str, Any]:
+    """The best checkpoint and its metrics. A run that diverged before its first has none, and so the worst."""
+    best, reported = folder.best(), {split: {} for split in run.experiment.reported}
+    if best is None:
+        run.diverged = run.diverged or f"from the beginning: {run.experiment.better} was never a finite number"
+        return {"iteration": None, "valid": {}, **reported}
+    with weights_of(folder.path / BEST):
+        run.load_model(best["model"])
+    try:
+        reported = {split: run.evaluate(split) for split in reported}
+    except NotFinite as error:
+        run.diverged = f"where validation did not see it: {error}"
+    return {"iteration": best["iteration"], "valid": best["valid"], **reported}

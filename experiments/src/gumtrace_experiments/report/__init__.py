@@ -1,0 +1,1 @@
+"""Runs as they are reported: records, tables and figures."""

@@ -1,0 +1,117 @@
+"""Runs of one setting, and which setting is shown. Settings are compared on validation alone: test metrics are only
+ever reported."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gumtrace_experiments.report.layout import Block, Column, Report, Spread, place
+from gumtrace_experiments.report.records import Record
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but the seed."""
+
+    setting: dict[str, Any]
+    records: tuple[Record, ...]
+
+    @property
+    def finished(self) -> list[Record]:
+        return self.evaluated("test")
+
+    @property
+    def unfinished(self) -> int:
+        return sum(record.result is None and not record.pruned for record in self.records)
+
+    def evaluated(self, split: str) -> list[Record]:
+        """Those with a result on a split; not all experiments report the training set."""
+        done = [record for record in self.records if record.result is not None and split in record.result]
+        return [record for record in done if not record.pruned]
+
+    def score(self, better: str) -> float:
+        """The mean over seeds, on validation, of the metric that decides. A seed that diverged makes it the worst."""
+        mean = spread(self._values("valid", better)).mean
+        return -math.inf if math.isnan(mean) else mean
+
+    def spread(self, column: Column, split: str = "test") -> Spread:
+        """Of a metric, in the units of the column."""
+        values = self._values(split, column.metric)
+        return spread([column.scale * x for x in values], larger=column.larger)
+
+    def _values(self, split: str, metric: str) -> list[float]:
+        return [record.result[split].get(metric, math.nan) for record in self.evaluated(split) if record.result]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The setting of an estimator that is shown in a block, with all that were tried."""
+
+    block: Block
+    estimator: str
+    group: Group
+    tried: tuple[Group, ...]
+
+    @property
+    def unfinished(self) -> int:
+        return sum(group.unfinished for group in self.tried)
+
+    def tuned(self) -> dict[str, Any]:
+        """What the shown setting has and others that were tried have not."""
+        return {
+            name: value
+            for name, value in self.group.setting.items()
+            if any(group.setting.get(name) != value for group in self.tried)
+        }
+
+
+def choices(records: Iterable[Record], report: Report, better: str) -> list[Choice]:
+    """One for each estimator in each block, in the order they are shown."""
+    blocks: dict[tuple, Block] = {}
+    groups: dict[tuple, dict[str, list[Record]]] = {}
+    for record in records:
+        block = report.block(record.config)
+        blocks[block.key] = block
+        settings = groups.setdefault((block.key, place(record.config["estimator"])), {})
+        settings.setdefault(record.key[1], []).append(record)
+    found = []
+    for key, (_, estimator) in sorted(groups):
+        settings = groups[key, place(estimator)].values()
+        tried = tuple(Group(same[0].setting, tuple(same)) for same in settings)
+        found.append(Choice(blocks[key], estimator, choose(tried, better), tried))
+    return found
+
+
+def choose(groups: Sequence[Group], better: str) -> Group:
+    """The best on validation, of those with at least half as many finished seeds as the group with most.
+
+    A search tries many settings with one seed each, and the luckiest of these beats the mean of ten seeds of any. Where
+    nothing is finished, there is nothing to compare: the group with most runs.
+    """
+    most = max(len(group.finished) for group in groups)
+    if not most:
+        return max(groups, key=lambda group: len(group.records))
+    return max((g for g in groups if 2 * len(g.finished) >= most), key=lambda group: group.score(better))
+
+
+def given_up(records: Iterable[Record]) -> list[str]:
+    """A note on the runs that a search did not finish, if there are any: they are settings that were tried."""
+    count = sum(record.pruned for record in records)
+    runs = "1 run was" if count == 1 else f"{count} runs were"
+    return [f"{runs} given up by a search, and not averaged."] if count else []
+
+
+def spread(values: Sequence[float], *, larger: bool = True) -> Spread:
+    """Mean, sample standard deviation, best.
+
+    >>> spread([1.0, 3.0])
+    Spread(mean=2.0, std=1.4142135623730951, best=3.0)
+    >>> spread([4.0], larger=False)
+    Spread(mean=4.0, std=None, best=4.0)
+    """
+    mean = sum(values) / len(values)
+    best = (max if larger else min)([x for x in values if not math.isnan(x)], default=math.nan)
+    if len(values) == 1:
+        return Spread(mean, None, best)
+    return Spread(mean, math.sqrt(sum((x - mean) * (x - mean) for x in values) / (len(values) - 1)), best)

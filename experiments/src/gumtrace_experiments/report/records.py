@@ -1,0 +1,188 @@
+"""Runs as they are reported: read from their folders, or from recorded files, which are small enough to be kept with
+the code. A recorded file is JSON lines, one run a line, in an order that does not depend on how they were found."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from gumtrace_experiments.registry import completed, setting_problem
+from gumtrace_experiments.store.files import Damaged, parsed, read_rows, write
+from gumtrace_experiments.store.folder import CONFIG, METRICS, RESULT
+from gumtrace_experiments.store.validation import has, is_count, is_number_or_none, result_problem
+
+PRUNED = "pruned.json"  # in the folder of a run that a search gave up: there were better ones, or it diverged
+SUFFIX = ".jsonl"  # of recorded files
+ITERATION = "iteration"  # of a curve: the one list that is no metric
+_SHOWN = ("device", "cpu", "torch", "date")  # of the machine, in tables
+_DIGITS = 5  # significant, of the numbers in a recorded curve
+
+
+class RecordError(ValueError):
+    """A file does not hold what it should; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run. `result` is None until it is finished."""
+
+    experiment: str
+    config: dict[str, Any]
+    machine: dict[str, Any]
+    result: dict[str, Any] | None  # iteration of the best checkpoint, its metrics by split; seconds
+    curve: dict[str, list]  # iteration, and each metric of the validation set, None where it was not measured
+    pruned: bool = False  # given up by a search: nobody waits for its result
+
+    @property
+    def seed(self) -> int:
+        return self.config["seed"]
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """The config without the seed: runs of one setting are averaged."""
+        return {name: value for name, value in self.config.items() if name != "seed"}
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What makes it this run and no other; records are sorted by it."""
+        return self.experiment, canonical(self.setting), self.seed
+
+    @property
+    def progress(self) -> tuple[bool, int]:
+        return self.result is not None, len(self.curve[ITERATION])
+
+
+def canonical(config: dict[str, Any]) -> str:
+    """The same text for equal configs.
+
+    >>> canonical({"lr": 0.1, "calls": 8})
+    '{"calls":8,"lr":0.1}'
+    """
+    return json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def collect(paths: Iterable[str | Path]) -> list[Record]:
+    """All runs in some folders (and the folders inside) and recorded files, sorted.
+
+    A run that is found several times, in its folder and in a file say, counts once: as it is where it got farthest,
+    or where it was found first.
+    """
+    found: dict[tuple, Record] = {}
+    for path in paths:
+        for record in _read(Path(path)):
+            if record.key not in found or record.progress > found[record.key].progress:
+                found[record.key] = record
+    return [found[key] for key in sorted(found)]
+
+
+def _read(path: Path) -> Iterable[Record]:
+    if not path.exists():
+        raise RecordError(f"{path} does not exist")
+    if path.is_file():
+        yield from load(path)
+        return
+    for config in sorted(path.rglob(CONFIG)):
+        yield read_run(config.parent)
+    for file in sorted(path.rglob(f"*{SUFFIX}")):
+        if file.name != METRICS:
+            yield from load(file)
+
+
+def read_run(folder: str | Path) -> Record:
+    """The run in a folder, however far it got."""
+    folder = Path(folder)
+    if not (folder / CONFIG).exists():
+        raise RecordError(f"{folder} holds no run: there is no {CONFIG}")
+    try:
+        about = parsed((folder / CONFIG).read_bytes(), folder / CONFIG)
+        result = parsed((folder / RESULT).read_bytes(), folder / RESULT) if (folder / RESULT).exists() else None
+        rows = read_rows(folder / METRICS)
+    except Damaged as error:
+        raise RecordError(str(error)) from None
+    body = {
+        **{name: about.get(name) for name in ("experiment", "config", "machine")},
+        "result": result,
+        "curve": _curve(rows),
+        # One that a search gave up may have been trained to its end later.
+        "pruned": (folder / PRUNED).exists() and (result is None or "diverged" in result),
+    }
+    return _checked(body, str(folder))
+
+
+def save(file: str | Path, records: Iterable[Record]) -> None:
+    """Records as one file, all of it or nothing."""
+    file = Path(file)
+    if file.suffix != SUFFIX:
+        raise RecordError(f"{file}: a recorded file is found by its name, which has to end in {SUFFIX}")
+    lines = []
+    for record in sorted(records, key=lambda record: record.key):
+        curve = {name: [_short(x) for x in values] for name, values in record.curve.items()}
+        lines.append(canonical({**asdict(record), "curve": curve}) + "\n")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write(file, "".join(lines).encode())
+
+
+def load(file: str | Path) -> list[Record]:
+    """The records of a file that `save` wrote."""
+    records = []
+    lines = Path(file).read_bytes().removesuffix(b"\n").split(b"\n")
+    for number, line in enumerate(lines if lines != [b""] else [], 1):
+        where = f"{file}, line {number}"
+        try:
+            records.append(_checked(parsed(line, where), where))
+        except Damaged as error:
+            raise RecordError(str(error)) from None
+    return records
+
+
+def _curve(rows: list[dict[str, Any]]) -> dict[str, list]:
+    """The validation rows of a metrics file, as columns."""
+    valid = [row for row in rows if row["split"] == "valid"]
+    names = dict.fromkeys(name for row in valid for name in row if name not in (ITERATION, "split"))
+    return {name: [row.get(name) for row in valid] for name in (ITERATION, *names)}
+
+
+def _checked(body: dict[str, Any], where: str) -> Record:
+    """The record, if it is whole."""
+    names = {field.name for field in fields(Record)}
+    if {"pruned", *body} != names:  # files of before searches left marks do not have it
+        raise RecordError(f"{where}: not a recorded run, which has {', '.join(sorted(names))}")
+    record = Record(**body)
+    if wrong := list(_problems(record)):
+        raise RecordError(f"{where}: {'; '.join(wrong)}")
+    return replace(record, config=completed(record.experiment, record.config))
+
+
+def _problems(record: Record) -> Iterator[str]:
+    if not isinstance(record.experiment, str):
+        yield "no experiment is named"
+    if not has(record.config, "seed", "estimator"):
+        yield "the config has no seed or no estimator"
+    elif type(record.config["seed"]) is not int or not isinstance(record.config["estimator"], str):
+        yield "the seed of the config is no number, or its estimator no name"
+    elif isinstance(record.experiment, str) and (problem := setting_problem(record.experiment, record.config)):
+        yield problem
+    if not has(record.machine) or not all(isinstance(record.machine.get(name, ""), str) for name in _SHOWN):
+        yield "the machine is not described"
+    if record.result is not None and (problem := result_problem(record.result)):
+        yield problem
+    if not _is_curve(record.curve):
+        yield "the lists of the curve are not of one length, or hold more than numbers"
+    if not isinstance(record.pruned, bool):
+        yield "pruned is neither true nor false"
+
+
+def _is_curve(curve: Any) -> bool:
+    if not has(curve, ITERATION) or not all(isinstance(values, list) for values in curve.values()):
+        return False
+    numbers = all(is_number_or_none(x) for values in curve.values() for x in values)
+    return numbers and all(map(is_count, curve[ITERATION])) and len({len(values) for values in curve.values()}) == 1
+
+
+def _short(x: float | None) -> float | None:
+    """
+    >>> _short(-1582.71828), _short(50_500), _short(None)
+    (-1582.7, 50500, None)
+    """
+    return float(f"{x:.{_DIGITS}g}") if isinstance(x, float) else x

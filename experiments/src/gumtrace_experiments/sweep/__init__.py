@@ -1,0 +1,1 @@
+"""Searches for the best settings: studies, and the workers that share them."""

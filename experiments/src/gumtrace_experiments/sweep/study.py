@@ -1,0 +1,196 @@
+"""A sweep: an Optuna study over the search ranges of an experiment. Each trial is a run in a folder of its own."""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import TPESampler
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
+
+from gumtrace_experiments.config import Config
+from gumtrace_experiments.experiment import Experiment
+from gumtrace_experiments.loop.run import mixed
+from gumtrace_experiments.registry import completed
+from gumtrace_experiments.store.errors import RunFolderError, damaged
+from gumtrace_experiments.store.files import write
+from gumtrace_experiments.store.folder import read_json
+from gumtrace_experiments.store.locks import exclusive
+from gumtrace_experiments.store.validation import has
+
+SWEEP, JOURNAL = "sweep.json", "study.journal"
+DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+HEARTBEAT, GRACE = 60, 180  # seconds: how often a trial says to a database that it runs, and when it is given up
+RETRIES = 3  # of a trial whose workers end in it
+DRIVERS = {  # packages of the modules that SQLAlchemy imports for a database; others are named as their modules
+    "psycopg": "psycopg[binary]",
+    "psycopg2": "psycopg2-binary",
+    "MySQLdb": "mysqlclient",
+    "mysql": "mysql-connector-python",
+}
+RETRY_OF = "retry_of"  # attribute of a trial: the number of the one before
+
+
+class SweepError(Exception):
+    """The sweep cannot begin, or go on; the message says why."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is searched, and how a trial is run. The same for all workers."""
+
+    experiment: type[Experiment]
+    config: Config
+    """What is not searched for; with the experiment, the identity of the study."""
+    out: Path
+    trials: int = 20
+    """Completed or pruned ones, also those of earlier calls."""
+    storage: str = ""
+    """A journal file, or the URL of a database. By default a journal in `out`. Locks tell which workers of a journal
+    live: on a file system that does not share them among its machines, use a database."""
+    prune: bool = True
+    seed: int | None = None
+    """Of the sampler."""
+    device: str = "cpu"
+    data: Path = Path("data")
+    compile: bool = False
+    graph: bool = False
+
+    def __post_init__(self):
+        if self.trials < 1:
+            raise ValueError(f"trials must be at least 1, got {self.trials}")
+
+    @property
+    def name(self) -> str:
+        """Of the study."""
+        return f"{self.experiment.name}-{digest(self.config)}"
+
+    @property
+    def on_database(self) -> bool:
+        return "://" in self.storage
+
+    @property
+    def journal(self) -> Path:
+        return Path(self.storage or self.out / JOURNAL)
+
+    @property
+    def locks(self) -> Path:
+        """Folder of the workers' locks: beside what they share."""
+        return self.out / "workers" if self.on_database else self.journal.with_name(f"{self.journal.name}.workers")
+
+    def folder(self, config: Config) -> Path:
+        """A trial's: a function of its config, so that a trial that is tried again goes on from its checkpoint."""
+        return self.out / f"trial-{digest(config)}"
+
+
+def digest(config: Config) -> str:
+    """Of what is not as it is by default: a field that is new changes none."""
+    usual = type(config)().to_dict()
+    text = json.dumps({name: x for name, x in config.to_dict().items() if x != usual[name]}, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def claim(sweep: Sweep) -> None:
+    """The folder for this study; one of another study is refused."""
+    path, mine = sweep.out / SWEEP, {"experiment": sweep.experiment.name, "config": sweep.config.to_dict()}
+    with exclusive(sweep.out / ".lock"):
+        known = read_json(path)
+        if known is None:
+            write(path, json.dumps(mine, indent=1).encode())
+            return
+        if not has(known.get("config")) or not isinstance(known.get("experiment"), str):
+            raise damaged(path, "there is no experiment or no config in it")
+        theirs, config = completed(known["experiment"], known["config"]), mine["config"]
+        if (known["experiment"], theirs) != (mine["experiment"], config):
+            names = sorted(config.keys() | theirs.keys())
+            unlike = [f"{n} {theirs.get(n)!r}" for n in names if theirs.get(n) != config.get(n)]
+            about = ", ".join([known["experiment"], *unlike])
+            raise RunFolderError(f"{sweep.out} holds another sweep ({about}): choose another --out, or delete it")
+
+
+def open_study(sweep: Sweep, worker: int = 0) -> Study:
+    """The study, made if there is none yet. Workers of different numbers ask their samplers for different values."""
+    warm_up = sweep.config.iterations // 5
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=warm_up)
+    try:
+        study = optuna.create_study(
+            study_name=sweep.name,
+            storage=_storage(sweep),
+            pruner=pruner if sweep.prune else optuna.pruners.NopPruner(),
+            direction="maximize",
+            load_if_exists=True,
+        )
+    except (ImportError, OSError, SQLAlchemyError) as error:
+        where = "the database" if sweep.on_database else sweep.journal  # an URL may hold a password
+        raise SweepError(f"cannot open the study in {where}: {_reason(error)}") from error
+    except Exception as error:  # of many kinds: Optuna believes what it finds in a journal
+        if sweep.on_database:
+            raise
+        reason = f"damaged, or no journal of Optuna: {type(error).__name__}: {_reason(error)}"
+        raise SweepError(f"cannot open the study in {sweep.journal}: {reason}") from error
+    # A sampler begins anew with each process: from its seed alone it would repeat what is in the study already.
+    seed = None if sweep.seed is None else mixed(sweep.seed, worker, count(study)) % 2**32
+    study.sampler = TPESampler(seed=seed, constant_liar=True)
+    return study
+
+
+def _reason(error: Exception) -> str:
+    """In one line. Optuna does not say which driver it did not find; what that raised does."""
+    missing = error.__cause__
+    if isinstance(missing, ModuleNotFoundError) and missing.name:
+        module = missing.name.partition(".")[0]
+        return f"its driver is not installed: pip install '{DRIVERS.get(module, module)}'"
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _storage(sweep: Sweep) -> optuna.storages.BaseStorage:
+    if not sweep.on_database:
+        sweep.journal.parent.mkdir(parents=True, exist_ok=True)
+        return optuna.storages.JournalStorage(JournalFileBackend(str(sweep.journal)))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*heartbeat_interval", ExperimentalWarning)
+        return optuna.storages.RDBStorage(
+            sweep.storage, heartbeat_interval=HEARTBEAT, grace_period=GRACE, heartbeat_stale_trial_callback=retry
+        )
+
+
+def count(study: Study, states: Sequence[TrialState] | None = None) -> int:
+    return len(study.get_trials(deepcopy=False, states=states))
+
+
+def best(study: Study) -> list[FrozenTrial]:
+    """Completed trials, best first."""
+    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    return sorted(done, key=lambda trial: trial.value or 0.0, reverse=True)
+
+
+def give_up(study: Study, number: int) -> None:
+    """A trial whose worker ended in it has failed, and is tried again."""
+    study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
+    retry(study, study.get_trials(deepcopy=False)[number])
+
+
+def retry(study: Study, trial: FrozenTrial) -> None:
+    """Queue a failed trial once more, with the same parameters. More than once for the same trial is no harm."""
+    retries = trial.user_attrs.get("retries", 0)
+    queued = any(other.user_attrs.get(RETRY_OF) == trial.number for other in study.get_trials(deepcopy=False))
+    if queued or retries >= RETRIES or not trial.params:
+        return
+    attributes: dict[str, Any] = {RETRY_OF: trial.number, "retries": retries + 1}
+    study.add_trial(
+        optuna.create_trial(
+            state=TrialState.WAITING,
+            params=trial.params,
+            distributions=trial.distributions,
+            intermediate_values=trial.intermediate_values,
+            user_attrs=attributes,
+        )
+    )

@@ -1,0 +1,33 @@
+"""Lab notes hold the tables that benchmarks/experiment_tables.py makes of recorded runs."""
+
+import re
+
+import experiment_tables  # benchmarks/
+import pytest
+
+MARKS = {
+    "graph-layout": ("graph-layout-tuning",),
+    "listops": ("listops-tuning", "listops-depths", "listops-original"),
+    "treebank": (),
+}
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_tables_are_those_of_the_recorded_runs(name):
+    text = (experiment_tables.RUNS / name / "NOTES.md").read_text()
+    for mark in MARKS[name]:
+        assert len(re.findall(rf"<!-- {mark} -->\n.+?<!-- /{mark} -->", text, re.DOTALL)) == 1
+    assert experiment_tables.with_tables(text) == text, "python experiments/benchmarks/experiment_tables.py"
+
+
+def test_update_times_stand_beside_the_paper_s():
+    trace = {"experiment": "listops", "estimator": "TraceREINFORCE", "settings": {"samples": 4}, "paper_ms": 249}
+    rebar = {"experiment": "graph-layout", "estimator": "REBAR", "settings": {"training": "unrolled"}, "paper_ms": None}
+    times = ((trace, 1, 1.391), (trace, 4, 0.3333), (rebar, 4, 9.0), (rebar, 1, 12.346))
+    records = [{**case, "runs": runs, "ms": ms} for case, runs, ms in times]
+    text = experiment_tables.updates(
+        {"machine": {"device": "X1", "torch": "2.99.0", "date": "2030-01-02"}, "records": records}
+    )
+    assert "on X1, torch 2.99.0, 2030-01-02: of one run alone, and of 4 side by side" in text
+    assert "| ListOps | T-REINFORCE+, K = 4 | 1.39 | 0.333 | 249 |" in text
+    assert "| Graph layout, unrolled | REBAR, temperature learned | 12.3 | 9.00 |  |" in text

@@ -1,0 +1,83 @@
+"""`gumtrace evaluate`: which runs it finds, and that they share what they can."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fake_runs import write_run
+from quadratic import Quadratic, QuadraticConfig
+
+from gumtrace_experiments.commands import evaluate as command
+from gumtrace_experiments.commands import main
+from gumtrace_experiments.loop import evaluation
+from gumtrace_experiments.loop.data import SharedData
+from gumtrace_experiments.loop.training import train
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True)
+def quadratic(tmp_path, monkeypatch):
+    """A run in runs/quadratic; the command knows the experiment."""
+    monkeypatch.setattr(command, "NAMES", ("quadratic",))
+    monkeypatch.setattr(evaluation, "find", lambda name: Quadratic)
+    monkeypatch.chdir(tmp_path)
+    train(Quadratic, QuadraticConfig(iterations=5), Path("runs/quadratic/a"), progress=False)
+
+
+def lines(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_by_name_or_by_folder(capsys):
+    write_run(Path("runs/quadratic/other"), experiment="listops")
+    known = json.loads(Path("runs/quadratic/a/seed-0/result.json").read_text())
+    expected = [{"run": "runs/quadratic/a/seed-0", "split": "test", **known["test"]}]
+    for argv in (["quadratic"], ["quadratic", "runs"], ["runs/quadratic/a"]):
+        assert main(["evaluate", *argv]) == 0
+        assert lines(capsys) == expected
+
+
+def test_a_run_that_was_never_evaluated_is_left_out(capsys):
+    fresh = write_run(Path("runs/quadratic/0"), experiment="quadratic", finished=False)
+    assert main(["evaluate", "quadratic"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 1
+    assert err.startswith(f"gumtrace evaluate: left out: {fresh} has no best.pt")
+    assert main(["evaluate", str(fresh)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["quadratic", "nowhere"], "no run of quadratic in nowhere"),
+        (["quadratc"], "no run in quadratc; experiments are quadratic"),
+        (["quadratic", "--device", "nowhere"], "device 'nowhere' cannot be used"),
+    ],
+)
+def test_what_is_refused(argv, message, capsys):
+    assert main(["evaluate", *argv]) == 2
+    assert capsys.readouterr().err.startswith(f"gumtrace evaluate: {message}")
+
+
+def test_runs_of_equal_data_settings_share_them(capsys, monkeypatch):
+    for i, config in enumerate([QuadraticConfig(lr=0.2), QuadraticConfig(goal=3.0), QuadraticConfig(goal=3.0, seed=1)]):
+        train(Quadratic, config.replace(iterations=5), Path(f"runs/quadratic/{i}"), progress=False)
+    loaded = []
+
+    def load(config, folder, device):
+        loaded.append(config.goal)
+        return folder
+
+    monkeypatch.setattr(Quadratic, "load", staticmethod(load))
+    assert main(["evaluate", "quadratic"]) == 0
+    assert len(lines(capsys)) == 4
+    assert loaded == [2.0, 3.0]
+
+
+def test_data_of_other_folders_and_devices_are_others():
+    shared, config = SharedData(), QuadraticConfig()
+    places = [("a", "cpu"), ("b", "cpu"), ("a", "meta"), ("a", "cpu")]
+    found = [shared.load(Quadratic, config, Path(folder), device) for folder, device in places]
+    assert found == [Path("a"), Path("b"), Path("a"), Path("a")]
+    assert len(shared._loaded) == 3

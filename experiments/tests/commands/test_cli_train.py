@@ -1,0 +1,176 @@
+"""The commands that run experiments."""
+
+import json
+import re
+
+import pytest
+
+from gumtrace_experiments import find
+from gumtrace_experiments.commands import main
+from gumtrace_experiments.commands.train import label, parse, read_seeds
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+TINY = [
+    "--smoke",
+    "--iterations",
+    "4",
+    "--evaluate-every",
+    "2",
+    "--train-size",
+    "40",
+    "--test-size",
+    "20",
+    "--calls",
+    "16",
+]
+
+
+def test_train_then_evaluate(tmp_path, capsys):
+    where = ["--data", str(tmp_path / "data")]
+    assert main(["train", "graph-layout", *TINY, "--out", str(tmp_path / "runs"), "--seeds", "0-1", *where]) == 0
+    assert f"runs in {tmp_path / 'runs'}" in capsys.readouterr().out
+    assert main(["evaluate", str(tmp_path / "runs"), "--split", "test", *where]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for seed, line in enumerate(lines):
+        result = json.loads((tmp_path / "runs" / f"seed-{seed}" / "result.json").read_text())
+        assert line == {"run": str(tmp_path / "runs" / f"seed-{seed}"), "split": "test", **result["test"]}
+    assert len(lines) == 2
+
+
+def test_another_config_is_refused(tmp_path, capsys):
+    where = ["--out", str(tmp_path / "runs"), "--data", str(tmp_path / "data")]
+    assert main(["train", "graph-layout", *TINY, *where]) == 0
+    assert main(["train", "graph-layout", *TINY, *where, "--lr", "0.01"]) == 2
+    assert "holds another run" in capsys.readouterr().err
+
+
+def test_profile(tmp_path, capsys):
+    assert main(["train", "graph-layout", *TINY, "--profile", "--profile-updates", "2", "--data", str(tmp_path)]) == 0
+    report = capsys.readouterr().out
+    for word in ("forward", "backward", "optimiser", "aten::"):
+        assert word in report
+    times = dict(re.findall(r"^ +(\w+) +host +([\d.]+)$", report, re.MULTILINE))
+    assert list(times) == ["forward", "encoder", "decoder", "estimator", "backward", "optimiser"]
+    assert 0 < float(times["decoder"]) < float(times["estimator"]) < float(times["forward"])  # each inside the next
+    assert 0 < float(times["encoder"]) < float(times["forward"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--seeds", "a"], "seeds are numbers and ranges"),
+        (["--seeds", "1,1"], "a seed appears twice"),
+        (["--seeds", "0,3-1"], "3-1 is no range"),
+        (["--seeds", ","], "seeds are numbers and ranges"),
+        (["--seeds", "1,2", "--seed", "0"], "say one of them"),
+        (["--seeds", "1,2", "--seed=5"], "say one of them"),
+        (["--profile", "--profile-updates", "0"], "profile_updates must be at least 1, got 0"),
+        (["--profile", "--seeds", "0-3"], "it takes no --seeds"),
+        (["--profile", "--seeds", "0-3", "--graph"], "it takes no --seeds and no --graph"),
+        (["--profile", "--graph"], "it takes no --graph"),
+        (["--profile", "--profile-trace", "/no/such/folder/x.json"], "'/no/such/folder/x.json'"),
+        (["--calls", "1000"], "the training set only 40"),
+        (["--graph"], "graph=True needs a CUDA device"),
+        (["--device", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_is_wrong(argv, message, tmp_path, capsys):
+    where = ["--out", str(tmp_path / "runs"), "--data", str(tmp_path / "data")]
+    assert main(["train", "graph-layout", *TINY, *where, *argv]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) == 1
+    assert not list(tmp_path.rglob("config.json"))  # nothing that would count as a run
+
+
+def cut(content):
+    """As by a full disk."""
+    return content[: len(content) // 2]
+
+
+def flip(content):
+    """A bit in the middle, of some weight."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 64]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("file", "harm"),
+    [
+        ("state.pt", cut),
+        ("state.pt", flip),
+        ("best.pt", cut),
+        ("best.pt", flip),
+        ("result.json", cut),
+        ("config.json", cut),
+        ("config.json", lambda content: b"{}"),
+    ],
+)
+def test_a_damaged_run(file, harm, tmp_path, capsys):
+    """Said in one line, by a command that needs the file."""
+    where = ["--out", str(tmp_path / "runs"), "--data", str(tmp_path / "data")]
+    train = ["train", "graph-layout", *TINY, *where]
+    evaluate = ["evaluate", str(tmp_path / "runs"), *where[2:]]
+    assert main(train) == 0
+    path = tmp_path / "runs" / "seed-0" / file
+    if file == "state.pt":  # which is needed only where there is no result
+        (path.parent / "result.json").unlink()
+    path.write_bytes(harm(path.read_bytes()))
+    capsys.readouterr()
+    assert main(evaluate if file == "best.pt" else train) == 2
+    assert f"{path} cannot be read (" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    where = ["--out", str(tmp_path / "file" / "runs"), "--data", str(tmp_path / "data")]
+    assert main(["train", "graph-layout", *TINY, *where]) == 2
+    assert str(tmp_path / "file") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("argv", "message"), [(["--samples", "1000"], "with 1000 samples"), (["--lrr", "1"], "--lrr")])
+def test_what_tyro_finds_wrong(argv, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "graph-layout", *TINY, *argv])
+    assert message in capsys.readouterr().err
+
+
+def test_smoke_changes_defaults_only():
+    config, options = parse("graph-layout", ["--smoke", "--frames", "7", "--estimator", "RELAX"])
+    assert (config.frames, config.estimator, config.k, options.smoke) == (7, "RELAX", 1, True)
+    assert config.iterations < 100
+    assert parse("graph-layout", [])[0].iterations == 50_000
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("train", "gumtrace: interrupted; the same command resumes from the last evaluation\n"),
+        ("evaluate", "gumtrace: interrupted\n"),
+    ],
+)
+def test_an_interrupted_command(command, message, monkeypatch, capsys):
+    def interrupted(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"gumtrace_experiments.commands.{command}.run", interrupted)
+    assert main([command, "graph-layout"]) == 130
+    assert capsys.readouterr().err == message
+
+
+def test_seeds():
+    assert read_seeds("0-2,7") == [0, 1, 2, 7]
+    assert read_seeds("") == []
+
+
+def test_a_folder_has_a_name_however_much_is_set():
+    """Cut off where file systems would refuse it; other settings behind the cut make another name."""
+    base = find("graph-layout").config_type
+    several = {"temperature": 0.123456, "lr": 1.23456e-4, "clip": 1.23456, "weight_decay": 1.23456e-6, "nodes": 12}
+    more = {"decoder_lr": 1.23456e-5, "critic_hidden": 512, "estimator_lr": 1.23456e-4, "train_size": 12345}
+    config = base(estimator="StochasticSoftmax", training="unrolled", schedule="cosine", **several, **more)
+    names = [label(config), label(config.replace(test_size=100)), label(config.replace(test_size=101))]
+    assert len(set(names)) == 3
+    assert all(len(name) < 255 for name in names)
+    assert all(name.startswith("StochasticSoftmax,temperature=0.123456,lr=") for name in names)
+    assert label(config.replace(seed=3)) == names[0]

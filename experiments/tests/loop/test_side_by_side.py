@@ -1,0 +1,189 @@
+"""Runs that share a device: while one is evaluated the others go on, and none becomes another run by that."""
+
+import threading
+from contextlib import closing, nullcontext
+
+import pytest
+import torch
+
+from gumtrace_experiments import find, train
+from gumtrace_experiments.experiment import Experiment
+from gumtrace_experiments.loop.cuda_graph import AHEAD, Recording
+from gumtrace_experiments.loop.run import Run
+from gumtrace_experiments.loop.side_by_side import EVALUATIONS, advance
+from gumtrace_experiments.loop.workers import Workers
+from gumtrace_experiments.store.folder import read_metrics
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+GraphLayout = find("graph-layout")
+TINY = GraphLayout.config_type(
+    frames=4, nodes=4, hidden=8, calls=16, train_size=40, test_size=20, iterations=12, evaluate_every=4
+)
+LONG = 20.0  # seconds: no test here waits so long unless it fails
+
+
+class MadeUp:
+    """A run of which every fifth update is followed by an evaluation."""
+
+    def __init__(self, iterations=20, recorded=True, evaluate=lambda: None):
+        self.iteration, self.iterations, self.recorded, self.evaluate = 0, iterations, recorded, evaluate
+        self.threads = set()
+
+    @property
+    def finished(self):
+        return self.iteration >= self.iterations
+
+    @property
+    def pausing(self):
+        return (self.iteration + 1) % 5 == 0
+
+    def advance(self):
+        due = self.pausing
+        self.iteration += 1
+        if due:
+            self.threads.add(threading.current_thread())
+            self.evaluate()
+        return due
+
+
+def test_every_update_and_evaluation_is_reported_once():
+    runs = [MadeUp(20), MadeUp(10), MadeUp(10, recorded=False)]
+    rounds = list(advance(runs))
+    assert sum(updates for updates, _ in rounds) == 40
+    assert sorted(runs.index(run) for _, evaluated in rounds for run in evaluated) == [0, 0, 0, 0, 1, 1, 2, 2]
+    assert all(run.finished for run in runs)
+    assert list(advance([])) == []
+
+
+def test_others_go_on_meanwhile():
+    """The first is evaluated until the second has had all its updates: if that had to wait, neither would end."""
+    second = MadeUp(50)
+    over = threading.Event()
+
+    def evaluate():
+        assert over.wait(LONG)
+
+    first = MadeUp(5, evaluate=evaluate)
+    with closing(advance([first, second])) as rounds:
+        for _ in rounds:
+            if second.finished:
+                over.set()
+    assert first.finished
+    assert second.finished
+
+
+@pytest.mark.parametrize(("count", "recorded"), [(1, True), (2, False)])
+def test_no_thread_where_it_would_not_help(count, recorded):
+    runs = [MadeUp(recorded=recorded) for _ in range(count)]
+    list(advance(runs))
+    assert all(run.threads == {threading.main_thread()} for run in runs)
+
+
+def test_an_evaluation_that_fails_ends_it():
+    def fail():
+        raise RuntimeError("no such luck")
+
+    with pytest.raises(RuntimeError, match="no such luck"):
+        list(advance([MadeUp(), MadeUp(evaluate=fail)]))
+
+
+def test_to_stop_waits_for_evaluations_under_way_and_begins_no_others():
+    begun, go_on = [], threading.Event()
+
+    def evaluate():
+        begun.append(1)
+        assert go_on.wait(LONG)
+
+    late = [MadeUp(5, evaluate=evaluate) for _ in range(EVALUATIONS + 3)]
+    with closing(advance([*late, MadeUp(10**9)])) as rounds:
+        for _ in rounds:
+            if len(begun) == EVALUATIONS:
+                threading.Timer(0.5, go_on.set).start()  # when others have been told not to begin
+                break
+    assert go_on.is_set()
+    assert len(begun) == EVALUATIONS
+
+
+def test_evaluated_apart_runs_are_the_same(monkeypatch, tmp_path):
+    """On a CPU, as if updates were recorded graphs: metrics, starts and all are those of runs that take turns."""
+    config, seeds = TINY.replace(starts=2, start_iterations=4), (0, 1, 2, 3)
+
+    def rows(name):
+        train(GraphLayout, config, tmp_path / name, seeds=seeds, data=tmp_path / "data", progress=False)
+        return [read_metrics(tmp_path / name / f"seed-{seed}" / "metrics.jsonl") for seed in seeds]
+
+    by_turns = rows("by turns")
+    monkeypatch.setattr(Run, "recorded", True)
+    assert rows("apart") == by_turns
+
+
+def test_models_are_made_one_at_a_time():
+    """From torch's own generator, which all threads share."""
+    inside, most = [], []
+
+    class Slow(Experiment):
+        def __init__(self, config, data):
+            inside.append(1)
+            most.append(len(inside))
+            threading.Event().wait(0.02)
+            inside.pop()
+
+        def to(self, device):
+            return self
+
+    Slow.__abstractmethods__ = frozenset()
+    threads = [threading.Thread(target=Slow.build, args=(TINY, None, "cpu")) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    assert most == [1, 1, 1, 1]
+
+
+def test_when_a_run_pauses(tmp_path):
+    """Before the first update, where a start ends, and for evaluations; not for all the others."""
+    config = TINY.replace(starts=2, start_iterations=4, evaluate_every=4, iterations=10)
+    pauses = []
+
+    class Seen(Run):
+        def advance(self):
+            pauses.append((self.starts.done, self.iteration, self.pausing))
+            return super().advance()
+
+    data = GraphLayout.load(config, tmp_path, "cpu")
+    run = Seen(GraphLayout.build(config, data, "cpu"), None, Workers(torch.device("cpu")))
+    list(advance([run]))
+    paused = [(done, iteration) for done, iteration, pausing in pauses if pausing]
+    assert paused == [(False, 0), (False, 3), (False, 0), (False, 3), (True, 7), (True, 9)]
+
+
+def test_a_recording_is_never_far_ahead_of_its_device(monkeypatch):
+    """With a made-up device, which does something only when somebody waits for it."""
+    asked, done = [], []
+
+    class Event:
+        place = 0
+
+        def record(self):
+            self.place = len(asked)
+
+        def synchronize(self):
+            done.extend(asked[len(done) : self.place])
+
+    class Graph:
+        def replay(self):
+            asked.append(len(asked))
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream: nullcontext())
+    updates = []
+    recording = Recording(lambda: updates.append(1), None, [])
+    ahead = []
+    for _ in range(5 * AHEAD):
+        recording.replay()
+        ahead.append(len(asked) - len(done))
+    assert len(asked) == 5 * AHEAD
+    assert updates == [1]
+    assert max(ahead) == AHEAD
+    assert ahead[:AHEAD] == list(range(1, AHEAD + 1))  # it does not wait before it has to

@@ -1,0 +1,194 @@
+"""Curves of runs, and pictures of what they found."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import matplotlib
+import pytest
+import torch
+from fake_runs import write_run
+from matplotlib.figure import Figure
+
+import gumtrace as gt
+from gumtrace_experiments.commands import main
+from gumtrace_experiments.commands import plot as command
+from gumtrace_experiments.graph_layout import pictures
+from gumtrace_experiments.graph_layout.data import generate
+from gumtrace_experiments.report import curves
+from gumtrace_experiments.report.layout import report
+from gumtrace_experiments.report.records import collect
+
+matplotlib.use("Agg")
+REPORT = report("graph-layout")
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """Drawn, and kept from being written."""
+    kept = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **kwargs: (self.canvas.draw(), kept.append(self)))
+    return kept
+
+
+class Model(torch.nn.Module):
+    """Knows the trees, and says so with some confidence."""
+
+    name = "graph-layout"
+
+    def __init__(self, confidence: float = 8.0):
+        super().__init__()
+        self.data, self.confidence, self.modes = generate(4, 5, (6, 6, 6), progress=False), confidence, []
+
+    def posterior(self, positions):
+        self.modes.append(self.training)
+        return gt.SpanningTree(self.confidence * self.data.test.trees[: len(positions)].float())
+
+
+def runs(folder):
+    for training in ("unrolled", "teacher-forced"):
+        for estimator in ("TraceREINFORCE", "StochasticSoftmax"):
+            for seed in range(4):
+                about = {"training": training, "estimator": estimator, "seed": seed, "valid": -1000.0 - seed}
+                write_run(folder / training / estimator, **about, precision=0.5 + 0.1 * seed, finished=seed < 3)
+    return folder
+
+
+def test_files(tmp_path):
+    out = tmp_path / "new" / "plots"
+    files = curves.draw(collect([runs(tmp_path)]), REPORT, "elbo", out)
+    assert [file.name for file in files] == ["elbo.png", "precision.png"]
+    for file in files:
+        assert file.read_bytes().startswith(b"\x89PNG")
+        assert file.stat().st_size > 20_000
+
+
+def test_colours_and_the_legend_are_in_the_order_of_the_table(tmp_path, figures):
+    """Whatever a panel lacks."""
+    runs(tmp_path)
+    shown = [
+        r
+        for r in collect([tmp_path])
+        if (r.config["training"], r.config["estimator"]) != ("unrolled", "StochasticSoftmax")
+    ]
+    curves.draw(shown, REPORT, "elbo", tmp_path)
+    for figure in figures:
+        words = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert words == ["SST", "T-REINFORCE+", "best mean of the paper"]
+        colours = [
+            {line.get_label(): line.get_color() for line in ax.lines if not line.get_label().startswith("_")}
+            for ax in figure.axes
+        ]
+        assert colours[0]["T-REINFORCE+"] == colours[1]["T-REINFORCE+"] != colours[1]["SST"]
+
+
+def test_panels(tmp_path, figures):
+    curves.draw(collect([runs(tmp_path)]), REPORT, "elbo", tmp_path)
+    for figure in figures:
+        assert [ax.get_title() for ax in figure.axes] == [
+            "T = 10, unrolled training (the paper's protocol)",
+            "T = 10, teacher-forced training (our protocol)",
+        ]
+        words = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert words == ["SST", "T-REINFORCE+", "best mean of the paper"]
+        assert all("hollow: not finished" in ax.get_xlabel() for ax in figure.axes)
+    elbo, precision = (figure.axes[0] for figure in figures)
+    assert elbo.yaxis_inverted()
+    assert precision.get_ylim()[0] == 0
+    for ax, height in ((elbo, 1582.72), (precision, 87)):
+        (line,) = [line for line in ax.lines if line.get_label() == "best mean of the paper"]
+        assert line.get_ydata()[0] == height
+    for ax, middle in ((elbo, 1002), (precision, 60)):  # the worse one of the middle two
+        (line,) = [line for line in ax.lines if line.get_label() == "SST"]
+        assert line.get_ydata()[-1] == pytest.approx(middle)
+        assert sum(line.get_linewidth() < 1 for line in ax.lines) == 8  # the seeds
+
+
+def test_only_the_setting_that_the_table_shows(tmp_path, figures):
+    write_run(tmp_path / "a", valid=-500.0, lr=0.1)
+    write_run(tmp_path / "b", valid=-900.0, lr=0.2)
+    curves.draw(collect([tmp_path]), REPORT, "elbo", tmp_path)
+    (line,) = [line for line in figures[0].axes[0].lines if line.get_label() == "T-REINFORCE+"]
+    assert line.get_ydata()[-1] == 500
+
+
+def test_a_few_evaluations_that_are_far_off_do_not_set_the_axis(tmp_path, figures):
+    file = write_run(tmp_path / "a", valid=-500.0, points=20) / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[-3]["elbo"] = -1e30
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    curves.draw(collect([tmp_path]), REPORT, "elbo", tmp_path)
+    assert max(figures[0].axes[0].get_ylim()) < 1e4
+
+
+def test_odd_runs_can_be_drawn(tmp_path, figures):
+    write_run(tmp_path / "diverged", valid=math.nan)
+    write_run(tmp_path / "infinite", valid=-math.inf, estimator="RELAX")
+    write_run(tmp_path / "fresh", points=0, finished=False, estimator="REBAR")
+    write_run(tmp_path / "alone", points=1, training="teacher-forced")
+    for frames in (2, 3, 4):
+        write_run(tmp_path / f"frames {frames}", frames=frames, points=0, finished=False)
+    records = collect([tmp_path])
+    curves.draw(records, REPORT, "elbo", tmp_path)
+    curves.draw([record for record in records if record.config["frames"] == 2], REPORT, "elbo", tmp_path)
+    assert len(figures[0].axes) == 6
+    assert sum(ax.get_visible() for ax in figures[0].axes) == 5
+
+
+def test_pictures(tmp_path, figures):
+    model = Model().train()
+    assert pictures.draw(model, tmp_path / "found.png", count=4) == tmp_path / "found.png"
+    (figure,) = figures
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles[::2] == [f"test item {i}: its tree" for i in range(4)]
+    assert all(title.startswith("mode 4 of 4, precision ") for title in titles[1::2])
+    for left, right in zip(figure.axes[::2], figure.axes[1::2], strict=True):
+        true, found = ([line for line in ax.lines if len(line.get_xdata()) == 2] for ax in (left, right))
+        assert len(true) == 4
+        bold = [line for line in found if line.get_alpha() == 1]
+        assert {line.get_color() for line in bold} == {pictures.RIGHT}
+        assert sorted(map(_ends, bold)) == sorted(map(_ends, true))
+    assert model.modes == [False]  # batch normalisation by what was seen in training
+    assert model.training
+
+
+def test_wrong_edges_look_wrong(tmp_path, figures):
+    pictures.draw(Model(-8.0), tmp_path / "found.png", count=1)
+    left, right = figures[0].axes
+    assert right.get_title().startswith(("mode 0 of 4", "mode 1 of 4"))  # one, where the others make no tree
+    wrong = [line for line in right.lines if line.get_color() == pictures.WRONG]
+    assert wrong
+    assert all(line.get_linestyle() != "-" for line in wrong)
+    assert not {line.get_color() for line in left.lines} & {pictures.RIGHT, pictures.WRONG}
+
+
+def _ends(line):
+    return tuple(line.get_xdata()), tuple(line.get_ydata())
+
+
+def test_command(tmp_path, capsys):
+    out = tmp_path / "plots"
+    assert main(["plot", "graph-layout", str(runs(tmp_path)), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(out / "elbo.png"), str(out / "precision.png")]
+    assert main(["plot", "graph-layout", str(out), "--out", str(out)]) == 2
+    assert "gumtrace plot: no run of graph-layout in" in capsys.readouterr().err
+
+
+def test_command_for_one_run(tmp_path, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr(command, "restore", lambda folder, data, file: asked.append((folder, data)) or Model())
+    words = ["plot", "graph-layout", "--run", str(tmp_path / "seed-0"), "--out", str(tmp_path / "new"), "--count", "2"]
+    assert main(words) == 0
+    file = tmp_path / "new" / "found.png"
+    assert capsys.readouterr().out == f"{file}\n"
+    assert file.read_bytes().startswith(b"\x89PNG")
+    assert file.stat().st_size > 20_000
+    assert [folder for folder, _ in asked] == [tmp_path / "seed-0"]
+    assert main([*words[:2], str(tmp_path), *words[2:]]) == 2
+    assert "one command each" in capsys.readouterr().err
+    monkeypatch.setattr(command, "restore", lambda folder, data, file: SimpleNamespace(name="listops"))
+    assert main(words) == 2
+    assert "is a run of listops, not of graph-layout" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert main(words) == 2
+    assert "holds no run" in capsys.readouterr().err
