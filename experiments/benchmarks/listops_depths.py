@@ -1,4 +1,5 @@
-"""Where the parses of trained ListOps models are right, by depth: python benchmarks/listops_depths.py RUN ...
+"""Where the parses of trained ListOps models are right, by depth:
+python experiments/benchmarks/listops_depths.py RUN ...
 
 Of the test set, one sample an expression. Of the arguments at a depth, those of the first function being at 1, shares:
 
@@ -11,7 +12,7 @@ and of the expressions of a depth, those without an inner function having 1:
     accuracy  of the answers, along the sampled trees
     told      the same along the true trees
 
-Writes benchmarks/results/listops-depths.json; half a minute a run on one core.
+Writes experiments/benchmarks/results/listops-depths.json; half a minute a run on one core.
 """
 
 import argparse

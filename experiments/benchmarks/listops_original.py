@@ -1,7 +1,8 @@
-"""Trained ListOps models on original files: python benchmarks/listops_original.py RUN ... --files test.tsv ...
+"""Trained ListOps models on original files:
+python experiments/benchmarks/listops_original.py RUN ... --files test.tsv ...
 
 Expressions with operators that the models have not seen, and those longer than theirs, are left out. Writes
-benchmarks/results/listops-original.json; seconds a run and file on one core.
+experiments/benchmarks/results/listops-original.json; seconds a run and file on one core.
 """
 
 import argparse

@@ -1,9 +1,10 @@
-"""What the parts of the ListOps model can do when they are told the parses: python benchmarks/listops_parts.py
+"""What the parts of the ListOps model can do when they are told the parses:
+python experiments/benchmarks/listops_parts.py
 
 Neither part has to wait for the other then: the encoder is trained on true heads, by the likelihood of their trace, and
 the classifier on true trees. What the whole model does not reach though its parts do is what the search for structures
-costs. Learning rates follow a cosine, as in the full runs. Writes benchmarks/results/listops-parts.json; an hour on
-one core, a minute or two on a GPU.
+costs. Learning rates follow a cosine, as in the full runs. Writes
+experiments/benchmarks/results/listops-parts.json; an hour on one core, a minute or two on a GPU.
 """
 
 import argparse

@@ -1,8 +1,10 @@
-"""How long an update of the experiments takes, alone and beside others: python benchmarks/updates.py --device cuda
+"""How long an update of the experiments takes, alone and beside others:
+python experiments/benchmarks/updates.py --device cuda
 
 As `gumtrace train --graph` makes it (on a CPU without a graph), in full size; the paper's times are those of its Table
-"timings-table", on hardware it does not name. Writes benchmarks/results/updates.json. `--smoke` takes the sizes of
-`gumtrace train --smoke`. About two minutes on a GPU, most of which data and compilers take.
+"timings-table", on hardware it does not name. Writes
+experiments/benchmarks/results/updates.json. `--smoke` takes the sizes of `gumtrace train --smoke`. About two
+minutes on a GPU, most of which data and compilers take.
 """
 
 import argparse
@@ -18,8 +20,9 @@ import torch
 from gumtrace.benchmark import machine
 from gumtrace.extras import require
 from gumtrace_experiments import find
+from gumtrace_experiments.loop.data import load_data
+from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.run import Run
-from gumtrace_experiments.loop.training import precision
 from gumtrace_experiments.loop.workers import Workers
 
 RESULTS = Path(__file__).parent / "results" / "updates.json"
@@ -62,7 +65,7 @@ def measure(case: Case, device: torch.device, data: Path, smoke: bool) -> list[d
     kind = find(case.experiment)
     config = kind.config_type(estimator=case.estimator, schedule="cosine", **case.settings)
     config = kind.smoke(config) if smoke else config
-    loaded, workers = kind.load(config, data, device), Workers(device)
+    loaded, workers = load_data(kind, config, data, device), Workers(device)
     runs: list[Run] = []
     records = []
     with precision(config):

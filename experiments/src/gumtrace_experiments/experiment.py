@@ -52,6 +52,7 @@ class Experiment(nn.Module, ABC):
     better: ClassVar[str]  # the metric, larger is better, that decides which checkpoint is kept
     reported: ClassVar[tuple[str, ...]] = ("test",)  # splits on which the best checkpoint is evaluated in the end
     reads_files: ClassVar[bool] = False  # in place of the test set
+    data_fields: ClassVar[tuple[str, ...] | None] = None  # settings that `load` reads; None: it may read any
     estimator: Estimator
 
     def __init__(self, config: Config, data: Any):
@@ -73,7 +74,8 @@ class Experiment(nn.Module, ABC):
     @staticmethod
     @abstractmethod
     def load(config: Any, folder: Path, device: torch.device) -> Any:
-        """The data on the device, shared by all runs of equal data settings; made or read in `folder`."""
+        """The data on the device, made or read in `folder`. Runs of equal settings share them: of the config, `load`
+        gets the `data_fields` alone, where the class names them."""
 
     @staticmethod
     @abstractmethod

@@ -70,6 +70,7 @@ def test_runs_of_equal_data_settings_share_them(capsys, monkeypatch):
         return folder
 
     monkeypatch.setattr(Quadratic, "load", staticmethod(load))
+    monkeypatch.setattr(Quadratic, "data_fields", ("goal",))
     assert main(["evaluate", "quadratic"]) == 0
     assert len(lines(capsys)) == 4
     assert loaded == [2.0, 3.0]
@@ -81,3 +82,18 @@ def test_data_of_other_folders_and_devices_are_others():
     found = [shared.load(Quadratic, config, Path(folder), device) for folder, device in places]
     assert found == [Path("a"), Path("b"), Path("a"), Path("a")]
     assert len(shared._loaded) == 3
+
+
+def test_a_setting_that_is_not_declared_cannot_be_read(monkeypatch):
+    """Otherwise runs that differ in it would share data that differ."""
+    monkeypatch.setattr(Quadratic, "data_fields", ("goal",))
+    monkeypatch.setattr(Quadratic, "load", staticmethod(lambda config, folder, device: config.lr))
+    with pytest.raises(AttributeError, match="lr"):
+        SharedData().load(Quadratic, QuadraticConfig(), Path("a"), "cpu")
+
+
+def test_without_declared_settings_every_config_has_its_own_data():
+    shared = SharedData()
+    for config in (QuadraticConfig(), QuadraticConfig(lr=0.2), QuadraticConfig()):
+        shared.load(Quadratic, config, Path("a"), "cpu")
+    assert len(shared._loaded) == 2

@@ -13,8 +13,7 @@ import gumtrace as gt
 from gumtrace.estimators import ESTIMATORS
 from gumtrace_experiments.graph_layout import experiment
 from gumtrace_experiments.graph_layout.data import Layouts, Split
-from gumtrace_experiments.loop.run import Run
-from gumtrace_experiments.loop.workers import Workers
+from gumtrace_experiments.loop.evaluation import evaluate_split
 from gumtrace_experiments.seeds import mixed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -226,7 +225,7 @@ def test_evaluation_is_the_literal_one(training, monkeypatch):
     learned: not of the most likely tree, nor unrolled, nor with the statistics of what is evaluated."""
     monkeypatch.setattr(experiment, "CHUNK", 3)
     model = made(training=training, seed=5)
-    found = Run(model, None, Workers(CPU)).evaluate("valid")
+    found = evaluate_split(model, "valid", CPU)
     model.eval()
     parts = [gt.SpanningTree(model.encoder(part)) for part in model.data.valid.positions.split(3)]
     generator = seeded(mixed(5, "evaluate", "valid"))
@@ -242,8 +241,8 @@ def test_evaluation_is_the_literal_one(training, monkeypatch):
 
 def test_evaluation_leaves_the_model_as_it_is():
     model = made()
-    run, before = Run(model, None, Workers(CPU)), {name: x.clone() for name, x in model.state_dict().items()}
-    first = run.evaluate("valid")
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    first = evaluate_split(model, "valid", CPU)
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
     assert all(module.training for module in model.modules())
-    assert run.evaluate("valid") == first != run.evaluate("test")
+    assert evaluate_split(model, "valid", CPU) == first != evaluate_split(model, "test", CPU)

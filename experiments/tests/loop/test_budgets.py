@@ -10,7 +10,7 @@ import gumtrace as gt
 from gumtrace.estimators import ESTIMATORS
 from gumtrace_experiments import Config
 from gumtrace_experiments.experiment import build_estimator
-from gumtrace_experiments.loop.run import Run
+from gumtrace_experiments.loop.update import Updater
 from gumtrace_experiments.loop.workers import Workers
 
 data = tiny_runs.data
@@ -36,7 +36,7 @@ def counted(config, data, monkeypatch):
 
     for name in ("forward", "unroll"):
         monkeypatch.setattr(model.decoder, name, counting(getattr(model.decoder, name)))
-    Run(model, None, Workers(CPU)).update()
+    Updater(model, Workers(CPU)).update(0)
     (size,) = set(items)
     return sum(structures), size
 

@@ -136,7 +136,7 @@ def test_a_start_that_diverged_is_not_tried_again(run, tmp_path, spoil, monkeypa
     config = TINY.replace(starts=3, start_iterations=4)
     spoil(2)
     (expected,) = run("whole", config)
-    restart, made = Run.restart, []
+    restart, made = Run._restart, []
 
     def killed(self, number):
         made.append(number)
@@ -145,7 +145,7 @@ def test_a_start_that_diverged_is_not_tried_again(run, tmp_path, spoil, monkeypa
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "restart", killed)
+        patch.setattr(Run, "_restart", killed)
         with pytest.raises(Killed):
             run("parts", config)
     monkeypatch.undo()  # what spoils comes to the first model that is made, and here that would be the second start

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gumtrace_experiments.config import Config
-from gumtrace_experiments.loop.training import precision
+from gumtrace_experiments.loop.precision import precision
 
 
 def switches():

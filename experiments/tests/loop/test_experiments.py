@@ -13,6 +13,7 @@ from tiny_runs import TINY, GraphLayout, Killed, cut_off, metrics
 from gumtrace.estimators import ESTIMATORS
 from gumtrace_experiments import evaluate, train
 from gumtrace_experiments.loop.run import Run
+from gumtrace_experiments.loop.update import Updater
 from gumtrace_experiments.loop.workers import Workers
 from gumtrace_experiments.store.folder import read_json
 
@@ -139,7 +140,7 @@ def test_the_estimators_own_gradient_does_not_shorten_the_models(estimator, tmp_
     config = TINY.replace(estimator=estimator, clip=1.0)
     device = torch.device("cpu")
     model = GraphLayout.build(config, GraphLayout.load(config, tmp_path, device), device)
-    Run(model, None, Workers(device)).update()
+    Updater(model, Workers(device)).update(0)
     own = list(model.estimator.parameters())
     mine = {id(p) for p in own}
     for part in ([p for p in model.parameters() if id(p) not in mine], own):

@@ -20,9 +20,9 @@ import torch
 from tiny_runs import stop_early
 
 from gumtrace_experiments import NAMES, evaluate, find, train
+from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.profiling import PARTS, profile
 from gumtrace_experiments.loop.run import Run
-from gumtrace_experiments.loop.training import precision
 from gumtrace_experiments.loop.workers import Workers
 from gumtrace_experiments.store.folder import read_metrics
 
@@ -247,12 +247,12 @@ def check_no_trace(config, build):
         assert ours.keys() == theirs.keys()
         for name, value in ours.items():
             assert torch.equal(value, theirs[name]), name
-    for state in (*recorded.optimiser.state.values(), *plain.optimiser.state.values()):
+    for state in (*recorded.updater.optimiser.state.values(), *plain.updater.optimiser.state.values()):
         for name, value in state.items():
             assert not value.any(), name  # it begins with zeros
-    for ours, theirs in zip(recorded.optimiser.param_groups, plain.optimiser.param_groups, strict=True):
+    for ours, theirs in zip(recorded.updater.optimiser.param_groups, plain.updater.optimiser.param_groups, strict=True):
         assert float(ours["lr"]) == float(theirs["lr"])
-    assert not any(recorded.totals().values())
+    assert not any(recorded.updater.totals().values())
 
 
 # --- no waiting ---
@@ -275,7 +275,7 @@ def test_an_update_does_not_wait_with_lstms(config, graph, build):
 
 
 def check_no_waiting(made):
-    with torch.cuda.stream(made.stream):
+    with made.updater.on_stream():
         made.update()  # compiles
         made.update()
         torch.cuda.synchronize()
@@ -289,7 +289,7 @@ def check_no_waiting(made):
             torch.cuda.set_sync_debug_mode("default")
     assert made.iteration == 4
     torch.cuda.synchronize()
-    assert all(value == value for value in made.totals().values())  # none is nan
+    assert all(value == value for value in made.updater.totals().values())  # none is nan
 
 
 def test_a_profile_has_the_time_of_host_and_device(data):

@@ -29,7 +29,7 @@ def test_a_cosine_takes_all_rates_along(data):
     for done in range(4):
         found.update()
         share = 0.5 + 0.5 * math.cos(math.pi * done / 4)
-        rates = [group["lr"].item() for group in found.optimiser.param_groups]
+        rates = [group["lr"].item() for group in found.updater.optimiser.param_groups]
         assert rates == pytest.approx([0.3 * share, 0.2 * share, 0.1 * share])
 
 
@@ -40,7 +40,7 @@ def test_every_epoch_has_all_items_in_an_order_of_its_own(data):
         seen = []
         for _ in range(5):
             found.update()
-            seen += found.index.tolist()
+            seen += found.updater.index.tolist()
         epochs.append(seen)
     assert all(sorted(seen) == list(range(40)) for seen in epochs)
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]

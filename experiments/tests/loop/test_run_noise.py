@@ -56,7 +56,7 @@ def trees(run, index, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(run.experiment, "reconstruction", reconstruction)
         patch.setattr(run.experiment, "loss", lambda _, generator: update(index, generator))
-        patch.setattr(run.optimiser, "step", lambda: None)
+        patch.setattr(run.updater.optimiser, "step", lambda: None)
         run.update()
     return torch.stack(found)
 
@@ -64,7 +64,7 @@ def trees(run, index, monkeypatch):
 def test_the_same_model_draws_other_trees_from_the_same_items(data, monkeypatch):
     """At the next iteration, and as another seed: it is not the order of the data that makes the difference."""
     run, other = made(TINY, data), made(TINY.replace(seed=1), data)
-    other.load_model(run.experiment.state_dict())
+    other.updater.load_model(run.experiment.state_dict())
     index = torch.arange(TINY.items)
     first, second = (trees(run, index, monkeypatch) for _ in range(2))
     elsewhere = trees(other, index, monkeypatch)

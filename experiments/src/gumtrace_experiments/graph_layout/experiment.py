@@ -53,6 +53,7 @@ class GraphLayout(Experiment):
     name = "graph-layout"
     config_type = GraphLayoutConfig
     better = "elbo"
+    data_fields = ("frames", "nodes", "train_size", "test_size")
     config: GraphLayoutConfig
     data: Layouts
 
@@ -87,7 +88,7 @@ class GraphLayout(Experiment):
         )
 
     @staticmethod
-    def load(config: GraphLayoutConfig, folder: Path, device: torch.device) -> Layouts:
+    def load(config: Any, folder: Path, device: torch.device) -> Layouts:
         sizes = (config.train_size, config.test_size, config.test_size)
         return load(folder, frames=config.frames, nodes=config.nodes, sizes=sizes).to(device)
 

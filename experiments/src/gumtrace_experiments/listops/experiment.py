@@ -66,6 +66,7 @@ class ListOpsExperiment(Experiment):
     name = "listops"
     config_type = ListOpsConfig
     better = "accuracy"
+    data_fields = ("original", "longest", "depth", "train_size", "test_size")
     reads_files = True
     reported = ("test", "train")
     config: ListOpsConfig
@@ -104,7 +105,7 @@ class ListOpsExperiment(Experiment):
         )
 
     @staticmethod
-    def load(config: ListOpsConfig, folder: Path, device: torch.device) -> ListOps:
+    def load(config: Any, folder: Path, device: torch.device) -> ListOps:
         if config.original:
             return read_folder(folder, config.longest).to(device)
         sizes = (config.train_size, config.test_size, config.test_size)

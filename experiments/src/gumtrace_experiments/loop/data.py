@@ -1,6 +1,7 @@
-"""Data that several runs share."""
+"""The data of an experiment, loaded once for all runs of equal data settings."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -9,32 +10,27 @@ from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
 
 
-class SharedData:
-    """Loads the data of an experiment once for all configs of equal data settings.
+def load_data(experiment: type[Experiment], config: Config, folder: Path, device: torch.device) -> Any:
+    """`Experiment.load`, given the settings that the class declares and no others: to read one more is an error at
+    once, and not a run that shares the data of another setting."""
+    names = experiment.data_fields
+    given = config if names is None else SimpleNamespace(**{name: getattr(config, name) for name in names})
+    return experiment.load(given, folder, device)
 
-    Which settings these are only `Experiment.load` knows: they are what it looks at when it is first called.
-    """
+
+class SharedData:
+    """Data that several runs share."""
 
     def __init__(self):
-        self._loaded: list[tuple[tuple, dict[str, Any], Any]] = []
+        self._loaded: list[tuple[tuple, Any]] = []
 
     def load(self, experiment: type[Experiment], config: Config, folder: Path, device: torch.device) -> Any:
-        where = (experiment, folder, device)
-        for known, settings, data in self._loaded:
-            if known == where and all(getattr(config, name) == value for name, value in settings.items()):
+        names = experiment.data_fields
+        settings = config if names is None else tuple(getattr(config, name) for name in names)
+        key = (experiment, folder, device, settings)
+        for known, data in self._loaded:
+            if known == key:
                 return data
-        watched = _Watched(config)
-        data = experiment.load(watched, folder, device)
-        self._loaded.append((where, watched.settings, data))
+        data = load_data(experiment, config, folder, device)
+        self._loaded.append((key, data))
         return data
-
-
-class _Watched:
-    """A config that keeps in `settings` what it was asked for."""
-
-    def __init__(self, config: Config):
-        self._config, self.settings = config, {}
-
-    def __getattr__(self, name: str) -> Any:  # of what is not its own
-        self.settings[name] = getattr(self._config, name)
-        return self.settings[name]

@@ -8,10 +8,9 @@ import torch
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.loop.data import SharedData
-from gumtrace_experiments.loop.run import Run
-from gumtrace_experiments.loop.training import precision
-from gumtrace_experiments.loop.workers import Workers
+from gumtrace_experiments.loop.precision import autocast, precision
 from gumtrace_experiments.registry import find, setting_problem
+from gumtrace_experiments.seeds import mixed
 from gumtrace_experiments.store.checkpoints import BEST, load
 from gumtrace_experiments.store.errors import RunFolderError, other_version, weights_of
 from gumtrace_experiments.store.folder import CONFIG, RESULT, read_json, read_result
@@ -82,4 +81,17 @@ def evaluate(
     takes its place."""
     model = restore(path, device, data, shared, file)
     with precision(model.config):
-        return Run(model, None, Workers(torch.device(device))).evaluate(split)
+        return evaluate_split(model, split, torch.device(device))
+
+
+def evaluate_split(experiment: Experiment, split: str, device: torch.device) -> dict[str, float]:
+    """In eval mode, without gradients, with the noise that this split has whenever the model is evaluated."""
+    config = experiment.config
+    generator = torch.Generator(device).manual_seed(mixed(config.seed, "evaluate", split))
+    experiment.eval()
+    try:
+        # What was compiled was so for the sizes of training batches: to compile it once more would take longer
+        with torch.no_grad(), autocast(config, device), experiment.eager():
+            return experiment.evaluate(split, generator)
+    finally:
+        experiment.train()

@@ -10,8 +10,9 @@ from torch.profiler import ProfilerActivity, record_function
 
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
-from gumtrace_experiments.loop.run import BACKWARD, FORWARD, OPTIMISER, WARM_UP, Run
-from gumtrace_experiments.loop.training import precision
+from gumtrace_experiments.loop.data import load_data
+from gumtrace_experiments.loop.precision import precision
+from gumtrace_experiments.loop.update import BACKWARD, FORWARD, OPTIMISER, WARM_UP, Updater
 from gumtrace_experiments.loop.workers import Workers
 
 ROWS = 15  # of the table of operators
@@ -46,22 +47,22 @@ def _profile(
     compile: bool,
     trace: Path | None,
 ) -> str:
-    model = experiment.build(config, experiment.load(config, data, workers.device), workers.device)
+    model = experiment.build(config, load_data(experiment, config, data, workers.device), workers.device)
     if compile:
         model.compile_parts()  # which knows no names
     else:
         _name_parts(model)
-    run = Run(model, None, workers)
+    updater = Updater(model, workers)
     cuda = workers.device.type == "cuda"
     if trace is not None:
         trace.open("ab").close()  # where that is refused, before the updates and not after them
-    for _ in range(WARM_UP):
-        run.update()
+    for iteration in range(WARM_UP):
+        updater.update(iteration)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     # Some versions of torch warn, whenever one starts, that it forgets earlier cycles.
     with warnings.catch_warnings(action="ignore"), torch.profiler.profile(activities=activities) as profiler:
-        for _ in range(updates):
-            run.update()
+        for iteration in range(WARM_UP, WARM_UP + updates):
+            updater.update(iteration)
         if cuda:
             torch.cuda.synchronize()
     if trace is not None:

@@ -2,8 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,14 @@ from gumtrace.extras import require
 from gumtrace.structures.checks import NotFinite
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
+from gumtrace_experiments.loop.data import load_data
+from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.side_by_side import advance
 from gumtrace_experiments.loop.workers import Workers
 from gumtrace_experiments.store.checkpoints import BEST, STATE, load, state_problem
 from gumtrace_experiments.store.errors import damaged, weights_of
 from gumtrace_experiments.store.folder import METRICS, RESULT, RunFolder, read_metrics, read_result
-
-_PRECISION = {"float32": "highest", "tf32": "high", "bfloat16": "high"}
 
 
 def train(
@@ -50,7 +50,7 @@ def train(
     workers = Workers(torch.device(device))
     configs = [config.replace(seed=seed) for seed in (seeds if seeds is not None else [config.seed])]
     paths = [out / f"seed-{c.seed}" for c in configs]
-    loaded = experiment.load(config, data, workers.device)
+    loaded = load_data(experiment, config, data, workers.device)
     about = machine(workers.device)
 
     results: list[dict[str, Any] | None] = []
@@ -76,19 +76,6 @@ def train(
     return [next(fresh) if known is None else known for known in results] if workers.first else []
 
 
-@contextmanager
-def precision(config: Config) -> Iterator[None]:
-    """Of matrix products and of cuDNN, whose LSTMs have a switch of their own; both are the whole process's."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision(_PRECISION[config.precision])
-    torch.backends.cudnn.allow_tf32 = config.precision != "float32"
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
-
-
 def _known(path: Path, better: str) -> dict[str, Any] | None:
     """The result of a run that is done."""
     result = read_result(path)
@@ -101,7 +88,14 @@ def _go_on(run: Run, path: Path) -> None:
     """From where it was cut off, if it was. All processes read the state: they share the folder."""
     state = load(path / STATE)
     if state is not None:
-        if problem := state_problem(state, run):
+        problem = state_problem(
+            state,
+            iterations=run.config.iterations,
+            starts=run.config.starts,
+            metric=run.experiment.better,
+            optimiser=run.updater.optimiser,
+        )
+        if problem:
             raise damaged(path / STATE, problem)
         with weights_of(path / STATE):
             run.load_state_dict(state)
@@ -195,7 +189,7 @@ def _best(run: Run, folder: RunFolder) -> dict[str, Any]:
         run.diverged = run.diverged or f"from the beginning: {run.experiment.better} was never a finite number"
         return {"iteration": None, "valid": {}, **reported}
     with weights_of(folder.path / BEST):
-        run.load_model(best["model"])
+        run.updater.load_model(best["model"])
     try:
         reported = {split: run.evaluate(split) for split in reported}
     except NotFinite as error:

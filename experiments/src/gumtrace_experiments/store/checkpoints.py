@@ -6,7 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,9 +14,6 @@ from gumtrace_experiments.store.archives import Foreign, Unreadable, is_like, un
 from gumtrace_experiments.store.errors import damaged, other_version
 from gumtrace_experiments.store.files import write
 from gumtrace_experiments.store.validation import are_metrics, has, is_count, is_duration, is_number
-
-if TYPE_CHECKING:
-    from gumtrace_experiments.loop.run import Run
 
 BEST, STATE = "best.pt", "state.pt"
 NEXT = "next-best.pt"  # until the state knows of it
@@ -93,30 +90,39 @@ def _fields_problem(found: dict[Any, Any], fields: dict[str, Any]) -> str | None
     return f"an impossible {', '.join(wrong)}" if wrong else None
 
 
-def state_problem(state: dict[str, Any], run: "Run") -> str | None:
-    """Why a run cannot resume from a state that was loaded, None if it can. The weights are the model's to check."""
-    return next(_state_problems(state, run), None)
+def state_problem(
+    state: dict[str, Any], *, iterations: int, starts: int, metric: str, optimiser: torch.optim.Optimizer
+) -> str | None:
+    """Why a run cannot resume from a state that was loaded, None if it can. The weights are the model's to check.
+
+    Args:
+        iterations, starts: of the run.
+        metric: that decides which model is best.
+    """
+    return next(_state_problems(state, iterations, starts, metric, optimiser), None)
 
 
-def _state_problems(state: dict[str, Any], run: "Run") -> Iterator[str]:
-    config, best, starts = run.config, state["best"], state.get("starts")
-    if state["iteration"] > config.iterations:
+def _state_problems(
+    state: dict[str, Any], iterations: int, count: int, metric: str, optimiser: torch.optim.Optimizer
+) -> Iterator[str]:
+    best, starts = state["best"], state.get("starts")
+    if state["iteration"] > iterations:
         yield "an iteration that the run does not have"
     if best and best["iteration"] > state["iteration"]:
         yield "a best model that is still to come"
-    if best and not math.isfinite(best["valid"].get(run.experiment.better, math.nan)):
-        yield f"a best model without {run.experiment.better}"
-    if not _fits(state["optimiser"], run.optimiser, state["iteration"]):
+    if best and not math.isfinite(best["valid"].get(metric, math.nan)):
+        yield f"a best model without {metric}"
+    if not _fits(state["optimiser"], optimiser, state["iteration"]):
         yield "the optimiser's state is of other parameters"
     if starts is None:
         return
-    if not 0 < len(starts["scores"]) < config.starts:
+    if not 0 < len(starts["scores"]) < count:
         yield "other starts than the run has"
     if (chosen := starts["best"]) is not None:
         if chosen.keys() != _STATE.keys() or _fields_problem(chosen, _STATE):
             yield "an impossible state of the best start"
         else:
-            yield from _state_problems(chosen, run)
+            yield from _state_problems(chosen, iterations, count, metric, optimiser)
 
 
 def _fits(found: dict[str, Any], own: torch.optim.Optimizer, iteration: int) -> bool:

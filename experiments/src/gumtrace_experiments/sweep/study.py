@@ -18,8 +18,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
-from gumtrace_experiments.loop.run import mixed
 from gumtrace_experiments.registry import completed
+from gumtrace_experiments.seeds import mixed
 from gumtrace_experiments.store.errors import RunFolderError, damaged
 from gumtrace_experiments.store.files import write
 from gumtrace_experiments.store.folder import read_json

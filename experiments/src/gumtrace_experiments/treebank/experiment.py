@@ -82,6 +82,7 @@ class TreebankExperiment(Experiment):
     name = "treebank"
     config_type = TreebankConfig
     better = "uas"
+    data_fields = ("treebank", "longest", "min_count", "synthetic_size")
     config: TreebankConfig
     data: Treebank
 
@@ -111,7 +112,7 @@ class TreebankExperiment(Experiment):
         )
 
     @staticmethod
-    def load(config: TreebankConfig, folder: Path, device: torch.device) -> Treebank:
+    def load(config: Any, folder: Path, device: torch.device) -> Treebank:
         return load(folder, config.treebank, config.longest, config.min_count, config.synthetic_size).to(device)
 
     @staticmethod

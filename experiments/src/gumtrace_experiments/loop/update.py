@@ -1,0 +1,192 @@
+"""Updates of one model: batches, gradients, the optimiser. Everything random in an update is a function of the seed,
+the shard and the iteration."""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import record_function
+
+from gumtrace.estimators import SurrogateREINFORCE
+from gumtrace_experiments.experiment import Experiment
+from gumtrace_experiments.loop.cuda_graph import Recording
+from gumtrace_experiments.loop.precision import autocast
+from gumtrace_experiments.loop.workers import Workers
+from gumtrace_experiments.seeds import mixed
+
+WARM_UP = 3  # updates before a graph is recorded: libraries start up, and kernels are compiled
+FORWARD, BACKWARD, OPTIMISER = "forward", "backward", "optimiser"  # parts of an update, for the profiler
+
+
+class Updater:
+    """Updates a model on a CUDA stream of its own, as a recorded graph if `graph`."""
+
+    def __init__(self, experiment: Experiment, workers: Workers, *, graph: bool = False):
+        self.experiment, self.workers = experiment, workers
+        self.config, self.device = experiment.config, workers.device
+        _check(experiment)
+        on_cuda = self.device.type == "cuda"
+        self._stream = torch.cuda.Stream(self.device) if on_cuda else None
+        groups = experiment.parameter_groups()
+        self._rates = [(torch.tensor(group["lr"], device=self.device), group["lr"]) for group in groups]
+        groups = [{**group, "lr": now} for group, (now, _) in zip(groups, self._rates, strict=True)]
+        self.optimiser = torch.optim.AdamW(groups, fused=True, capturable=on_cuda)
+        with self.on_stream():
+            for p in _parameters(self.optimiser):  # and not at a first gradient: every checkpoint holds all of them
+                self.optimiser.state[p] = _moments(p)
+        self._shards = workers.mine(self.config.shards)
+        self._generators = [torch.Generator(self.device) for _ in self._shards]
+        self.index = torch.zeros(self.config.items, dtype=torch.int64, device=self.device)  # the batch
+        self._sums: dict[str, Tensor] = {}  # of the training metrics
+        self._order, self._epoch = self.index, -1
+        self._recording = self._record() if graph else None
+
+    @property
+    def recorded(self) -> bool:
+        """As a CUDA graph."""
+        return self._recording is not None
+
+    def update(self, iteration: int) -> None:
+        with self.on_stream():
+            self.prepare(iteration)
+            self._update() if self._recording is None else self._recording.replay()
+
+    def prepare(self, iteration: int) -> None:
+        """The items, the randomness and the learning rates of an iteration."""
+        size, items = self.experiment.items, self.config.items
+        epoch, place = divmod(iteration, size // items)  # the last few items of an epoch are left out
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(mixed(self.config.seed, "order", epoch))
+            order = torch.randperm(size, generator=generator)
+            self._order, self._epoch = self._to_device(order), epoch
+        self.index.copy_(self._order[place * items : (place + 1) * items])
+        for shard, generator in zip(self._shards, self._generators, strict=True):
+            generator.manual_seed(mixed(self.config.seed, "noise", shard, iteration))
+        if self.config.schedule == "cosine":
+            factor = 0.5 + 0.5 * math.cos(math.pi * iteration / self.config.iterations)
+            for now, rate in self._rates:
+                now.fill_(rate * factor)
+
+    def _update(self) -> None:
+        self.optimiser.zero_grad(set_to_none=True)
+        count = self.config.shards
+        parts = self.index.chunk(count)
+        for shard, generator in self._each_shard():
+            with record_function(FORWARD), autocast(self.config, self.device):
+                loss, metrics = self.experiment.loss(parts[shard], generator)
+            with record_function(BACKWARD):
+                (loss / count).backward()
+            for name, value in metrics.items():
+                self._sums.setdefault(name, torch.zeros((), device=self.device)).add_(value.detach(), alpha=1 / count)
+        self.workers.sum([p.grad for p in self.experiment.parameters() if p.grad is not None])
+        with record_function(OPTIMISER):
+            if self.config.clip:
+                self._clip()
+            self.optimiser.step()
+
+    def _clip(self) -> None:
+        """The model's gradient, and that of the estimator's own parameters apart: it is of another size, and must not
+        decide how far the model goes."""
+        own = {id(p) for p in self.experiment.estimator.parameters()}
+        for apart in (False, True):
+            part = [p for p in _parameters(self.optimiser) if (id(p) in own) == apart]
+            torch.nn.utils.clip_grad_norm_(part, self.config.clip)
+
+    def _each_shard(self) -> Iterator[tuple[int, torch.Generator]]:
+        """Every shard finds the buffers (running statistics) as they were; their mean over the shards is kept."""
+        pairs = zip(self._shards, self._generators, strict=True)
+        if self.config.shards == 1:
+            yield from pairs
+            return
+        buffers = [b for b in self.experiment.buffers() if b.is_floating_point()]
+        before = [b.clone() for b in buffers]
+        total = [torch.zeros_like(b) for b in buffers]
+        for shard, generator in pairs:
+            for b, was in zip(buffers, before, strict=True):
+                b.copy_(was)
+            yield shard, generator
+            for t, b in zip(total, buffers, strict=True):
+                t.add_(b, alpha=1 / self.config.shards)
+        self.workers.sum(total)
+        for b, mean in zip(buffers, total, strict=True):
+            b.copy_(mean)
+
+    def totals(self) -> dict[str, float]:
+        """Of the training metrics since the last call. This synchronises; an update does not, unless it is far ahead of
+        the device (cuda_graph.py)."""
+        totals = list(self._sums.values())
+        self.workers.sum(totals)
+        values = torch.stack(totals).tolist() if totals else []
+        for total in totals:
+            total.zero_()
+        return dict(zip(self._sums, values, strict=True))
+
+    def load_model(self, state: Mapping[str, Any]) -> None:
+        with self.on_stream():
+            self.experiment.load_state_dict(state)
+
+    def load_moments(self, state: dict[str, Any]) -> None:
+        """The optimiser's state, in place: a graph holds the addresses."""
+        with self.on_stream(), torch.no_grad():
+            for i, p in enumerate(_parameters(self.optimiser)):
+                for name, own in self.optimiser.state[p].items():
+                    own.copy_(state["state"][i][name])
+
+    def reset_moments(self) -> None:
+        for state in self.optimiser.state.values():
+            for value in state.values():
+                value.zero_()
+
+    def _record(self) -> Recording:
+        """The update as a graph. Those made on the way are undone."""
+        if self._stream is None or self.workers.world > 1:
+            raise ValueError("graph=True needs a CUDA device, and one process")
+        model = {name: value.clone() for name, value in self.experiment.state_dict().items()}
+        self.prepare(0)
+        with self.on_stream():
+            for _ in range(WARM_UP):
+                self._update()
+        recording = Recording(self._update, self._stream, self._generators)
+        with self.on_stream():
+            self.experiment.load_state_dict(model)
+            self.reset_moments()
+            self.totals()
+        return recording
+
+    @contextmanager
+    def on_stream(self) -> Iterator[None]:
+        """On the model's own stream, so that several share a device side by side; after what was queued before."""
+        if self._stream is None or torch.cuda.current_stream(self.device) == self._stream:
+            yield
+        else:
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(self._stream):
+                yield
+
+    def _to_device(self, x: Tensor) -> Tensor:
+        """Without synchronising."""
+        return x if self._stream is None else x.pin_memory().to(self.device, non_blocking=True)
+
+
+def _parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
+    return [p for group in optimiser.param_groups for p in group["params"]]
+
+
+def _moments(p: Tensor) -> dict[str, Tensor]:
+    """What AdamW remembers of a parameter, before its first update."""
+    return {
+        "step": torch.zeros((), dtype=torch.float32, device=p.device),
+        "exp_avg": torch.zeros_like(p),
+        "exp_avg_sq": torch.zeros_like(p),
+    }
+
+
+def _check(experiment: Experiment) -> None:
+    config = experiment.config
+    if config.items > experiment.items:
+        raise ValueError(f"a batch has {config.items} items, and the training set only {experiment.items}")
+    if isinstance(experiment.estimator, SurrogateREINFORCE) and config.shards > 1:
+        raise ValueError("SurrogateREINFORCE learns from its losses as it goes: it takes no shards")
