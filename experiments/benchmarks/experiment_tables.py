@@ -38,12 +38,12 @@ def experiments() -> str:
         "|---|---:|---:|---:|",
     ]
     for name, (title, metrics) in SUMMARY.items():
-        about, better = report(name), find(name).better
+        about, metric = report(name), find(name).selection_metric
         columns = [(i, c) for i, c in enumerate(about.columns) if c.metric in metrics]
-        shown = [c for c in choices(collect([RUNS / name]), about, better) if len(c.group.finished) > 1]
+        shown = [c for c in choices(collect([RUNS / name]), about, metric) if len(c.group.finished) > 1]
         for key in dict.fromkeys(choice.block.key for choice in shown):
             same = [choice for choice in shown if choice.block.key == key]
-            block, own = same[0].block, max(same, key=lambda choice: choice.group.score(better))
+            block, own = same[0].block, max(same, key=lambda choice: choice.group.score(metric))
             for i, column in columns:
                 paper = max(block.paper, key=lambda row, i=i: row.spreads[i].mean)
                 cells = [

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gumtrace.estimators import Estimator
 from gumtrace_experiments.config import Config
-from gumtrace_experiments.seeds import mixed
+from gumtrace_experiments.seeds import derive_seed
 from gumtrace_experiments.store.archives import is_plain
 from gumtrace_experiments.store.errors import OtherWeights
 
@@ -49,8 +49,8 @@ class Experiment(nn.Module, ABC):
 
     name: ClassVar[str]
     config_type: ClassVar[type[Config]]
-    better: ClassVar[str]  # the metric, larger is better, that decides which checkpoint is kept
-    reported: ClassVar[tuple[str, ...]] = ("test",)  # splits on which the best checkpoint is evaluated in the end
+    selection_metric: ClassVar[str]  # the metric, larger is better, that decides which checkpoint is kept
+    final_splits: ClassVar[tuple[str, ...]] = ("test",)  # splits on which the best checkpoint is evaluated in the end
     reads_files: ClassVar[bool] = False  # in place of the test set
     data_fields: ClassVar[tuple[str, ...] | None] = None  # settings that `load` reads; None: it may read any
     estimator: Estimator
@@ -63,7 +63,7 @@ class Experiment(nn.Module, ABC):
     def build(cls, config: Config, data: Any, device: torch.device, start: int = 0) -> Self:
         """The model of a seed, and others that it might start as: made on the CPU, so the same on every device."""
         with _SEEDING, torch.random.fork_rng(devices=[]):
-            torch.manual_seed(mixed(config.seed, "start", start))
+            torch.manual_seed(derive_seed(config.seed, "start", start))
             return cls(config, data).to(device)
 
     @staticmethod

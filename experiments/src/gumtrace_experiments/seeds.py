@@ -3,10 +3,10 @@
 import hashlib
 
 
-def mixed(*parts: int | str) -> int:
+def derive_seed(*parts: int | str) -> int:
     """A seed from several: the same on every machine, in every process.
 
-    >>> mixed(0, "order", 1) == mixed(0, "order", 1) != mixed(0, "order", 2)
+    >>> derive_seed(0, "order", 1) == derive_seed(0, "order", 1) != derive_seed(0, "order", 2)
     True
     """
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1

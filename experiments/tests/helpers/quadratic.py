@@ -38,7 +38,7 @@ class Quadratic(Experiment):
 
     name = "quadratic"
     config_type = QuadraticConfig
-    better = "score"
+    selection_metric = "score"
     config: QuadraticConfig
     items = 32  # type: ignore[assignment]
 

@@ -44,7 +44,7 @@ def spoil(monkeypatch):
     return call
 
 
-def test_the_other_seeds_go_on(run, tmp_path, spoil):
+def test_the_other_seeds_continue(run, tmp_path, spoil):
     expected = run("alone", TINY.replace(seed=1))
     spoil(6)
     first, second = run("both", seeds=[0, 1])
@@ -62,7 +62,7 @@ def test_one_that_diverges_at_once_makes_its_setting_the_worst(run, tmp_path, sp
     run("a", seeds=[0, 1])
     result = read_json(tmp_path / "a" / "seed-0" / "result.json")
     assert result["test"] == result["valid"] == {}
-    (choice,) = choices(collect([tmp_path / "a"]), report("graph-layout"), find("graph-layout").better)
+    (choice,) = choices(collect([tmp_path / "a"]), report("graph-layout"), find("graph-layout").selection_metric)
     assert len(choice.group.finished) == 2
     assert choice.group.score("elbo") == -math.inf
 

@@ -209,7 +209,7 @@ def test_cut_off_and_gone_on_with_lstms(config, graph, run, tmp_path, data):
     stop_early(run, config, graph=graph)
     rows = run("parts", config, graph=graph)
     check_alike(rows, run("whole", config, graph=graph), FLIPS)
-    better = experiment(config).better
+    better = experiment(config).selection_metric
     found = evaluate(tmp_path / "parts" / "seed-0", "valid", DEVICE, data)
     assert found[better] == pytest.approx(max(valid_elbos(rows[0], better)), abs=FLIPS)
 

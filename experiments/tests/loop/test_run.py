@@ -67,7 +67,7 @@ def test_the_best_model_is_tested_and_not_the_last(run, tmp_path, data):
     assert result["test"] == evaluate(folder, "test", data=data)
 
 
-def test_a_run_without_its_best_model_does_not_go_on(run, tmp_path):
+def test_a_run_without_its_best_model_does_not_resume(run, tmp_path):
     """To find out only at the end would cost hours."""
     stop_early(run, TINY)
     best = tmp_path / "parts" / "seed-0" / "best.pt"

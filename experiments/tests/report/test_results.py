@@ -77,7 +77,7 @@ def test_what_the_notes_say_of_starts():
 def test_what_the_notes_say_of_budgets():
     """Of the settings in the tables."""
     runs = collect([RESULTS / "graph-layout"])
-    found = choices(runs, report("graph-layout"), find("graph-layout").better)
+    found = choices(runs, report("graph-layout"), find("graph-layout").selection_metric)
     shown = {(c.estimator, c.block.title): c.group.setting for c in found}
     assert {setting["starts"] for setting in shown.values()} == {4}
     rare = {name for (name, _), setting in shown.items() if setting["evaluate_every"] == 1500}

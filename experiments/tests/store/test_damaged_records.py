@@ -103,7 +103,7 @@ def test_records_of_other_types(name, value, why, tmp_path, capsys):
 
 def reporting(path):
     found = [record for record in collect([path]) if record.experiment == "graph-layout"]
-    return build(found, report("graph-layout"), find("graph-layout").better) if found else None
+    return build(found, report("graph-layout"), find("graph-layout").selection_metric) if found else None
 
 
 def test_mutated_records_are_read_or_refused(tmp_path):

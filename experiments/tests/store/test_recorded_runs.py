@@ -62,7 +62,7 @@ def test_recorded_runs_stand_in_a_table(recorded):
     records = collect([recorded])
     assert sorted(record.config["estimator"] for record in records) == sorted(["TraceREINFORCE", *CUT_OFF.values()])
     experiment = find("graph-layout")
-    (table, _gradients), _notes = build(records, report(experiment.name), experiment.better)
+    (table, _gradients), _notes = build(records, report(experiment.name), experiment.selection_metric)
     (row,) = [row for row in table.rows if row[1].text == "ours"]
     assert row[0].text == "T-REINFORCE+ (K = 4) †"
     assert "REBAR: 1 run is not finished, and not averaged." in table.notes

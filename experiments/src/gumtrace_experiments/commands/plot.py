@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 def _curves(args: argparse.Namespace) -> list[Path]:
     if args.file is not None:
         raise RecordError("--file is for pictures of one run: say with --run which")
-    return draw(runs.read(args), report(args.name), find(args.name).better, args.out)
+    return draw(runs.read(args), report(args.name), find(args.name).selection_metric, args.out)
 
 
 def _pictures(args: argparse.Namespace) -> list[Path]:

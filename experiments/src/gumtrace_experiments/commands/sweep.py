@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"gumtrace sweep: {error}", file=sys.stderr)
         return 2
     trials = best(study)[:ROWS]
-    print_table(sweep.experiment.better, trials)
+    print_table(sweep.experiment.selection_metric, trials)
     print(f"study {study.study_name} in {out}")
     if trials:
         print("to train the best with several seeds:")
@@ -114,10 +114,10 @@ def read_options(text: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def print_table(better: str, trials: list[Any]) -> None:
+def print_table(metric: str, trials: list[Any]) -> None:
     """By rich, if it is there."""
     names = list(dict.fromkeys(name for trial in trials for name in trial.params))
-    head = ["trial", better, *names, "folder"]
+    head = ["trial", metric, *names, "folder"]
     rows = [
         [str(trial.number), *(_short(x) for x in (trial.value, *map(trial.params.get, names))), _folder(trial)]
         for trial in trials

@@ -48,7 +48,7 @@ def _show(records: list[Record], args: argparse.Namespace) -> None:
     elif args.format == "markdown":
         print(written(records, args.name), end="")
     else:
-        tables, notes = build(records, report(args.name), find(args.name).better)
+        tables, notes = build(records, report(args.name), find(args.name).selection_metric)
         show(tables, [*notes, *given_up(records)])
         for line in (f"{AGAIN}:", *again(records, args.name)):
             print(f"  {line}")
@@ -56,7 +56,7 @@ def _show(records: list[Record], args: argparse.Namespace) -> None:
 
 def written(records: list[Record], name: str) -> str:
     """The tables and the commands, as a part of a page."""
-    tables, notes = build(records, report(name), find(name).better)
+    tables, notes = build(records, report(name), find(name).selection_metric)
     block = "\n".join(["```bash", *again(records, name), "```"])
     return f"{markdown(tables, [*notes, *given_up(records)])}\n{AGAIN}:\n\n{block}\n"
 
@@ -64,7 +64,7 @@ def written(records: list[Record], name: str) -> str:
 def again(records: list[Record], name: str) -> list[str]:
     """The commands that train our rows, in their order."""
     found = []
-    for choice in choices(records, report(name), find(name).better):
+    for choice in choices(records, report(name), find(name).selection_metric):
         if done := choice.group.finished:
             try:
                 config = find(name).config_type(**choice.group.setting)

@@ -52,7 +52,7 @@ class GraphLayoutConfig(Config):
 class GraphLayout(Experiment):
     name = "graph-layout"
     config_type = GraphLayoutConfig
-    better = "elbo"
+    selection_metric = "elbo"
     data_fields = ("frames", "nodes", "train_size", "test_size")
     config: GraphLayoutConfig
     data: Layouts

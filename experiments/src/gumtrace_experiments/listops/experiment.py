@@ -65,10 +65,10 @@ class ListOpsConfig(Config):
 class ListOpsExperiment(Experiment):
     name = "listops"
     config_type = ListOpsConfig
-    better = "accuracy"
+    selection_metric = "accuracy"
     data_fields = ("original", "longest", "depth", "train_size", "test_size")
     reads_files = True
-    reported = ("test", "train")
+    final_splits = ("test", "train")
     config: ListOpsConfig
     data: ListOps
 

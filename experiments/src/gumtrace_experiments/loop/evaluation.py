@@ -10,7 +10,7 @@ from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.loop.data import SharedData
 from gumtrace_experiments.loop.precision import autocast, precision
 from gumtrace_experiments.registry import find, setting_problem
-from gumtrace_experiments.seeds import mixed
+from gumtrace_experiments.seeds import derive_seed
 from gumtrace_experiments.store.checkpoints import BEST, load
 from gumtrace_experiments.store.errors import RunFolderError, other_version, weights_of
 from gumtrace_experiments.store.folder import CONFIG, RESULT, read_json, read_result
@@ -87,7 +87,7 @@ def evaluate(
 def evaluate_split(experiment: Experiment, split: str, device: torch.device) -> dict[str, float]:
     """In eval mode, without gradients, with the noise that this split has whenever the model is evaluated."""
     config = experiment.config
-    generator = torch.Generator(device).manual_seed(mixed(config.seed, "evaluate", split))
+    generator = torch.Generator(device).manual_seed(derive_seed(config.seed, "evaluate", split))
     experiment.eval()
     try:
         # What was compiled was so for the sizes of training batches: to compile it once more would take longer

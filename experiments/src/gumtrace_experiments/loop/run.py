@@ -15,7 +15,7 @@ from gumtrace_experiments.loop.precision import autocast
 from gumtrace_experiments.loop.starts import Starts
 from gumtrace_experiments.loop.update import Updater
 from gumtrace_experiments.loop.workers import Workers
-from gumtrace_experiments.seeds import mixed
+from gumtrace_experiments.seeds import derive_seed
 from gumtrace_experiments.store.folder import RunFolder
 
 
@@ -99,7 +99,7 @@ class Run:
 
     def _start_score(self) -> float:
         """That of rank 0, for all ranks: they must choose alike."""
-        score = self.evaluate("valid")[self.experiment.better] if self.workers.first else 0.0
+        score = self.evaluate("valid")[self.experiment.selection_metric] if self.workers.is_main else 0.0
         shared = torch.tensor(score, dtype=torch.float64, device=self.device)
         self.workers.sum([shared])
         return -math.inf if shared.isnan() else shared.item()
@@ -146,17 +146,17 @@ class Run:
         self.folder.save_state(self.state_dict())  # last: what came before is repeated if this is missing
 
     def _keep_if_best(self, folder: RunFolder) -> None:
-        score = self.valid[self.experiment.better]
-        if math.isfinite(score) and (self.best is None or score > self.best["valid"][self.experiment.better]):
+        score = self.valid[self.experiment.selection_metric]
+        if math.isfinite(score) and (self.best is None or score > self.best["valid"][self.experiment.selection_metric]):
             self.best = {"iteration": self.iteration, "valid": self.valid}
-            folder.offer_best({**self.best, "model": self.experiment.state_dict()})
+            folder.stage_best({**self.best, "model": self.experiment.state_dict()})
 
     def _log_gradient(self, moment: str) -> None:
         """How noisy the estimator is, on the batch that comes next. It must not learn from being measured."""
         if self.folder is None:
             return
         self.updater.prepare(self.iteration)
-        generator = torch.Generator(self.device).manual_seed(mixed(self.config.seed, "gradient", self.iteration))
+        generator = torch.Generator(self.device).manual_seed(derive_seed(self.config.seed, "gradient", self.iteration))
         buffers = [(b, b.clone()) for b in self.experiment.buffers()]
         with frozen(self.experiment.estimator), autocast(self.config, self.device), self.experiment.eager():
             std = self.experiment.gradient_std(self.updater.index, generator)

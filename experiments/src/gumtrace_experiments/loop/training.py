@@ -59,32 +59,32 @@ def train(
         stack.enter_context(precision(config))
         for c, path in zip(configs, paths, strict=True):
             folder = None
-            if workers.first:
+            if workers.is_main:
                 folder = RunFolder(path, experiment.name, c.to_dict(), about)
                 stack.callback(folder.close)
             workers.wait()
-            results.append(_known(path / RESULT, experiment.better))
+            results.append(_known(path / RESULT, experiment.selection_metric))
             if results[-1] is None:
                 model = experiment.build(c, loaded, workers.device)
                 if compile:
                     model.compile_parts()
                 runs.append(Run(model, folder, workers, graph=graph))
-                _go_on(runs[-1], path)
-        _advance(runs, progress and workers.first, watch)
+                _resume(runs[-1], path)
+        _advance(runs, progress and workers.is_main, watch)
         fresh = iter([finish(run) for run in runs])
     workers.wait()  # a rank that ends its process while another one still works may abort in torch's clean-up
-    return [next(fresh) if known is None else known for known in results] if workers.first else []
+    return [next(fresh) if known is None else known for known in results] if workers.is_main else []
 
 
-def _known(path: Path, better: str) -> dict[str, Any] | None:
+def _known(path: Path, metric: str) -> dict[str, Any] | None:
     """The result of a run that is done."""
     result = read_result(path)
-    if result is not None and "diverged" not in result and better not in result["valid"]:
-        raise damaged(path, f"there is no {better} in it, and it did not diverge")
+    if result is not None and "diverged" not in result and metric not in result["valid"]:
+        raise damaged(path, f"there is no {metric} in it, and it did not diverge")
     return result
 
 
-def _go_on(run: Run, path: Path) -> None:
+def _resume(run: Run, path: Path) -> None:
     """From where it was cut off, if it was. All processes read the state: they share the folder."""
     state = load(path / STATE)
     if state is not None:
@@ -92,7 +92,7 @@ def _go_on(run: Run, path: Path) -> None:
             state,
             iterations=run.config.iterations,
             starts=run.config.starts,
-            metric=run.experiment.better,
+            metric=run.experiment.selection_metric,
             optimiser=run.updater.optimiser,
         )
         if problem:
@@ -103,7 +103,7 @@ def _go_on(run: Run, path: Path) -> None:
         if (best := run.folder.best_of(state)) is not None:
             with weights_of(path / BEST):
                 run.experiment.check_weights(best["model"])
-        run.folder.go_on_from(state)
+        run.folder.resume_from(state)
 
 
 def _advance(runs: list[Run], progress: bool, watch: Callable[[Run], None] | None) -> None:
@@ -138,12 +138,14 @@ class _Log:
         for run in self.runs:
             scores = run.starts.scores[self.starts[run] :]  # a thread may be adding one
             for number, score in enumerate(scores, self.starts[run] + 1):
-                self._write(run, f"start {number} of {run.config.starts}: {run.experiment.better} {score:.5g}")
+                self._write(
+                    run, f"start {number} of {run.config.starts}: {run.experiment.selection_metric} {score:.5g}"
+                )
             self.starts[run] += len(scores)
         for run in evaluated:
-            better = run.experiment.better
-            now = f"{run.iteration} of {run.config.iterations}: {better} {run.valid[better]:.5g}"
-            self._write(run, f"{now}, best {_score(run).removeprefix(better).strip()}")
+            metric = run.experiment.selection_metric
+            now = f"{run.iteration} of {run.config.iterations}: {metric} {run.valid[metric]:.5g}"
+            self._write(run, f"{now}, best {_score(run).removeprefix(metric).strip()}")
         for run in [run for run in self.runs if run.diverged and run not in self.diverged]:
             self.diverged.append(run)
             self._write(run, f"diverged {run.diverged}")
@@ -156,8 +158,8 @@ class _Log:
 
 
 def _score(run: Run) -> str:
-    better = run.experiment.better
-    return f"{better} {run.best['valid'][better]:.5g}" if run.best else "–"
+    metric = run.experiment.selection_metric
+    return f"{metric} {run.best['valid'][metric]:.5g}" if run.best else "–"
 
 
 def finish(run: Run) -> dict[str, Any]:
@@ -184,9 +186,11 @@ def finish(run: Run) -> dict[str, Any]:
 
 def _best(run: Run, folder: RunFolder) -> dict[str, Any]:
     """The best checkpoint and its metrics. A run that diverged before its first has none, and so the worst."""
-    best, reported = folder.best(), {split: {} for split in run.experiment.reported}
+    best, reported = folder.best(), {split: {} for split in run.experiment.final_splits}
     if best is None:
-        run.diverged = run.diverged or f"from the beginning: {run.experiment.better} was never a finite number"
+        run.diverged = (
+            run.diverged or f"from the beginning: {run.experiment.selection_metric} was never a finite number"
+        )
         return {"iteration": None, "valid": {}, **reported}
     with weights_of(folder.path / BEST):
         run.updater.load_model(best["model"])

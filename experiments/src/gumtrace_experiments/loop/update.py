@@ -15,7 +15,7 @@ from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.loop.cuda_graph import Recording
 from gumtrace_experiments.loop.precision import autocast
 from gumtrace_experiments.loop.workers import Workers
-from gumtrace_experiments.seeds import mixed
+from gumtrace_experiments.seeds import derive_seed
 
 WARM_UP = 3  # updates before a graph is recorded: libraries start up, and kernels are compiled
 FORWARD, BACKWARD, OPTIMISER = "forward", "backward", "optimiser"  # parts of an update, for the profiler
@@ -37,7 +37,7 @@ class Updater:
         with self.on_stream():
             for p in _parameters(self.optimiser):  # and not at a first gradient: every checkpoint holds all of them
                 self.optimiser.state[p] = _moments(p)
-        self._shards = workers.mine(self.config.shards)
+        self._shards = workers.my_shards(self.config.shards)
         self._generators = [torch.Generator(self.device) for _ in self._shards]
         self.index = torch.zeros(self.config.items, dtype=torch.int64, device=self.device)  # the batch
         self._sums: dict[str, Tensor] = {}  # of the training metrics
@@ -59,12 +59,12 @@ class Updater:
         size, items = self.experiment.items, self.config.items
         epoch, place = divmod(iteration, size // items)  # the last few items of an epoch are left out
         if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(mixed(self.config.seed, "order", epoch))
+            generator = torch.Generator().manual_seed(derive_seed(self.config.seed, "order", epoch))
             order = torch.randperm(size, generator=generator)
             self._order, self._epoch = self._to_device(order), epoch
         self.index.copy_(self._order[place * items : (place + 1) * items])
         for shard, generator in zip(self._shards, self._generators, strict=True):
-            generator.manual_seed(mixed(self.config.seed, "noise", shard, iteration))
+            generator.manual_seed(derive_seed(self.config.seed, "noise", shard, iteration))
         if self.config.schedule == "cosine":
             factor = 0.5 + 0.5 * math.cos(math.pi * iteration / self.config.iterations)
             for now, rate in self._rates:

@@ -24,10 +24,10 @@ class Workers:
         self._fabric, self.device = fabric, fabric.device
 
     @property
-    def first(self) -> bool:
+    def is_main(self) -> bool:
         return self.rank == 0
 
-    def mine(self, shards: int) -> range:
+    def my_shards(self, shards: int) -> range:
         """Which of the shards are this process's."""
         if shards % self.world:
             raise ValueError(f"{shards} shards cannot be shared out evenly to {self.world} processes")

@@ -30,9 +30,9 @@ class Group:
         done = [record for record in self.records if record.result is not None and split in record.result]
         return [record for record in done if not record.pruned]
 
-    def score(self, better: str) -> float:
+    def score(self, metric: str) -> float:
         """The mean over seeds, on validation, of the metric that decides. A seed that diverged makes it the worst."""
-        mean = spread(self._values("valid", better)).mean
+        mean = spread(self._values("valid", metric)).mean
         return -math.inf if math.isnan(mean) else mean
 
     def spread(self, column: Column, split: str = "test") -> Spread:
@@ -66,7 +66,7 @@ class Choice:
         }
 
 
-def choices(records: Iterable[Record], report: Report, better: str) -> list[Choice]:
+def choices(records: Iterable[Record], report: Report, metric: str) -> list[Choice]:
     """One for each estimator in each block, in the order they are shown."""
     blocks: dict[tuple, Block] = {}
     groups: dict[tuple, dict[str, list[Record]]] = {}
@@ -79,11 +79,11 @@ def choices(records: Iterable[Record], report: Report, better: str) -> list[Choi
     for key, (_, estimator) in sorted(groups):
         settings = groups[key, place(estimator)].values()
         tried = tuple(Group(same[0].setting, tuple(same)) for same in settings)
-        found.append(Choice(blocks[key], estimator, choose(tried, better), tried))
+        found.append(Choice(blocks[key], estimator, choose(tried, metric), tried))
     return found
 
 
-def choose(groups: Sequence[Group], better: str) -> Group:
+def choose(groups: Sequence[Group], metric: str) -> Group:
     """The best on validation, of those with at least half as many finished seeds as the group with most.
 
     A search tries many settings with one seed each, and the luckiest of these beats the mean of ten seeds of any. Where
@@ -92,7 +92,7 @@ def choose(groups: Sequence[Group], better: str) -> Group:
     most = max(len(group.finished) for group in groups)
     if not most:
         return max(groups, key=lambda group: len(group.records))
-    return max((g for g in groups if 2 * len(g.finished) >= most), key=lambda group: group.score(better))
+    return max((g for g in groups if 2 * len(g.finished) >= most), key=lambda group: group.score(metric))
 
 
 def given_up(records: Iterable[Record]) -> list[str]:

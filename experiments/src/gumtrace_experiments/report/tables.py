@@ -44,14 +44,14 @@ class _Row:
     settings: int
 
 
-def build(records: Iterable[Record], report: Report, better: str) -> tuple[list[Table], list[str]]:
+def build(records: Iterable[Record], report: Report, metric: str) -> tuple[list[Table], list[str]]:
     """A table for each block, and notes on all of them."""
-    shown = choices(records, report, better)
+    shown = choices(records, report, metric)
     by_block = [list(same) for _, same in groupby(shown, lambda choice: choice.block.key)]
     tables = []
     for same in by_block:
         tables += [_table(report, same), *_training(report, same), *_gradients(same)]
-    return tables, _notes(shown, report, better)
+    return tables, _notes(shown, report, metric)
 
 
 def _table(report: Report, shown: list[Choice]) -> Table:
@@ -157,8 +157,8 @@ def _about(choice: Choice) -> Iterable[str]:
         yield f"{family(choice.estimator)}: {runs} not finished, and not averaged."
 
 
-def _notes(shown: list[Choice], report: Report, better: str) -> list[str]:
-    decides = next((column.name for column in report.columns if column.metric == better), better)
+def _notes(shown: list[Choice], report: Report, metric: str) -> list[str]:
+    decides = next((column.name for column in report.columns if column.metric == metric), metric)
     return [
         f"{UNBIASED} unbiased gradients. Mean ± standard deviation over seeds, and the best seed, on test. Checkpoints "
         f"are chosen by {decides} on validation, and so is the setting that is shown: the best mean of those that were "

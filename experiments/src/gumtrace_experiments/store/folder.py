@@ -62,7 +62,7 @@ class RunFolder:
             if name != "iteration" and not isinstance(value, str):
                 self._writer(row["iteration"]).add_scalar(f"{row['split']}/{name}", value, row["iteration"])
 
-    def offer_best(self, state: dict[str, Any]) -> None:
+    def stage_best(self, state: dict[str, Any]) -> None:
         """A model that is the best as soon as the next state is saved."""
         save(self.path / NEXT, state)
 
@@ -86,7 +86,7 @@ class RunFolder:
                 return best
         raise damaged(self.path / BEST, f"it is not the best model that {STATE} knows of")
 
-    def go_on_from(self, state: dict[str, Any] | None) -> None:
+    def resume_from(self, state: dict[str, Any] | None) -> None:
         """Forget what came after a state: it comes again, and on some devices not quite the same."""
         rows, known = read_metrics(self.path / METRICS), state["rows"] if state else 0
         if len(rows) < known:

@@ -145,7 +145,9 @@ class Progress:
                 self.say(f"trial {number} failed: {reason}")
         parts = [f"best {trial.value:.5g} (trial {trial.number})" for trial in best(self.study)[:1]]
         if run is not None:
-            parts.append(f"now {run.valid[run.experiment.better]:.5g} at {run.iteration} of {run.config.iterations}")
+            parts.append(
+                f"now {run.valid[run.experiment.selection_metric]:.5g} at {run.iteration} of {run.config.iterations}"
+            )
         done = count(self.study, DONE)
         self._bar.update(done - self._bar.n)
         self._bar.set_postfix_str(", ".join(parts))

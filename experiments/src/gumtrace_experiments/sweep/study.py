@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.registry import completed
-from gumtrace_experiments.seeds import mixed
+from gumtrace_experiments.seeds import derive_seed
 from gumtrace_experiments.store.errors import RunFolderError, damaged
 from gumtrace_experiments.store.files import write
 from gumtrace_experiments.store.folder import read_json
@@ -137,7 +137,7 @@ def open_study(sweep: Sweep, worker: int = 0) -> Study:
         reason = f"damaged, or no journal of Optuna: {type(error).__name__}: {_reason(error)}"
         raise SweepError(f"cannot open the study in {sweep.journal}: {reason}") from error
     # A sampler begins anew with each process: from its seed alone it would repeat what is in the study already.
-    seed = None if sweep.seed is None else mixed(sweep.seed, worker, count(study)) % 2**32
+    seed = None if sweep.seed is None else derive_seed(sweep.seed, worker, count(study)) % 2**32
     study.sampler = TPESampler(seed=seed, constant_liar=True)
     return study
 

@@ -131,14 +131,14 @@ class Worker:
             raise
 
     def _trained(self, config: Config, trial: Trial) -> float:
-        better, sweep = self.sweep.experiment.better, self.sweep
+        metric, sweep = self.sweep.experiment.selection_metric, self.sweep
 
         def watch(run: Run) -> None:
-            trial.report(_finite(run.valid[better], better), run.iteration)
+            trial.report(_finite(run.valid[metric], metric), run.iteration)
             if self._watch is not None:
                 self._watch(run)
             if not run.finished and trial.should_prune():
-                raise TrialPruned(f"{better} {run.valid[better]:.5g} at iteration {run.iteration} is below the median")
+                raise TrialPruned(f"{metric} {run.valid[metric]:.5g} at iteration {run.iteration} is below the median")
 
         (result,) = train(
             sweep.experiment,
@@ -153,7 +153,7 @@ class Worker:
         )
         if "diverged" in result:  # late, perhaps: what is best may be next to it
             raise Diverged(result["diverged"])
-        return result["valid"][better]
+        return result["valid"][metric]
 
     def _stop_if_all_fail(self) -> None:
         """Failed trials do not count: without this, a sweep in which none can work would never end."""

@@ -81,7 +81,7 @@ class TreebankConfig(Config):
 class TreebankExperiment(Experiment):
     name = "treebank"
     config_type = TreebankConfig
-    better = "uas"
+    selection_metric = "uas"
     data_fields = ("treebank", "longest", "min_count", "synthetic_size")
     config: TreebankConfig
     data: Treebank
