@@ -7,7 +7,7 @@ from pathlib import Path
 from gumtrace_experiments import find
 from gumtrace_experiments.commands.table import with_tables as with_one
 from gumtrace_experiments.report.groups import choices
-from gumtrace_experiments.report.layout import family, place, report
+from gumtrace_experiments.report.names import family, place
 from gumtrace_experiments.report.records import ITERATION, canonical, collect
 
 RUNS = Path(__file__).parents[1] / "results"
@@ -38,7 +38,7 @@ def experiments() -> str:
         "|---|---:|---:|---:|",
     ]
     for name, (title, metrics) in SUMMARY.items():
-        about, metric = report(name), find(name).selection_metric
+        about, metric = find(name).report(), find(name).selection_metric
         columns = [(i, c) for i, c in enumerate(about.columns) if c.metric in metrics]
         shown = [c for c in choices(collect([RUNS / name]), about, metric) if len(c.group.finished) > 1]
         for key in dict.fromkeys(choice.block.key for choice in shown):

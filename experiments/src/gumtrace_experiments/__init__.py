@@ -6,20 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gumtrace_experiments.config import Config
+    from gumtrace_experiments.estimators import build_estimator
     from gumtrace_experiments.experiment import Experiment
     from gumtrace_experiments.loop.evaluation import evaluate, restore
     from gumtrace_experiments.loop.training import train
-    from gumtrace_experiments.registry import NAMES, find
+    from gumtrace_experiments.registry import find, names, register
 
-__all__ = ["NAMES", "Config", "Experiment", "evaluate", "find", "restore", "train"]
+__all__ = ["Config", "Experiment", "build_estimator", "evaluate", "find", "names", "register", "restore", "train"]
 __version__ = "0.1.0"
 
 _MODULES = {
     "Config": "config",
     "Experiment": "experiment",
-    "NAMES": "registry",
+    "build_estimator": "estimators",
     "evaluate": "loop.evaluation",
     "find": "registry",
+    "names": "registry",
+    "register": "registry",
     "restore": "loop.evaluation",
     "train": "loop.training",
 }

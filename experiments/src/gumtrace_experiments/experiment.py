@@ -1,7 +1,7 @@
 """What the harness asks of an experiment: a model, a loss, and numbers to judge it by."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from textwrap import shorten
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from gumtrace.estimators import Estimator
 from gumtrace_experiments.config import Config
+from gumtrace_experiments.estimators import suggest_estimator
+from gumtrace_experiments.report.layout import Block, Column, Report
 from gumtrace_experiments.seeds import derive_seed
 from gumtrace_experiments.store.archives import is_plain
 from gumtrace_experiments.store.errors import OtherWeights
-
-Make = Callable[[], nn.Module]
 
 _SEEDING = Lock()  # torch's own generator is the whole process's
 
@@ -45,14 +45,21 @@ _EAGER = _Eager()
 
 
 class Experiment(nn.Module, ABC):
-    """One model to be trained, with its estimator. Subclasses set `estimator` and whatever else has parameters."""
+    """One model to be trained, with its estimator. Subclasses set `estimator` and whatever else has parameters.
+
+    A subclass has a `name` and a `selection_metric`, and defines `load`, `items`, `loss` and `evaluate`. All else has
+    defaults.
+    """
 
     name: ClassVar[str]
-    config_type: ClassVar[type[Config]]
-    selection_metric: ClassVar[str]  # the metric, larger is better, that decides which checkpoint is kept
-    final_splits: ClassVar[tuple[str, ...]] = ("test",)  # splits on which the best checkpoint is evaluated in the end
-    reads_files: ClassVar[bool] = False  # in place of the test set
-    data_fields: ClassVar[tuple[str, ...] | None] = None  # settings that `load` reads; None: it may read any
+    """Of its folders, letters, digits, `.`, `_` and `-`."""
+    selection_metric: ClassVar[str]
+    """The metric, larger is better, that decides which checkpoint is kept."""
+    config_type: ClassVar[type[Config]] = Config
+    final_splits: ClassVar[tuple[str, ...]] = ("test",)
+    """On which the best checkpoint is evaluated in the end."""
+    data_fields: ClassVar[tuple[str, ...] | None] = None
+    """The settings that `load` reads: runs in which they are equal share their data. None: it may read any."""
     estimator: Estimator
 
     def __init__(self, config: Config, data: Any):
@@ -66,25 +73,13 @@ class Experiment(nn.Module, ABC):
             torch.manual_seed(derive_seed(config.seed, "start", start))
             return cls(config, data).to(device)
 
-    @staticmethod
-    @abstractmethod
-    def smoke(config: Any) -> Any:
-        """The same, small enough for a minute on two cores."""
+    # What an experiment defines -----------------------------------------------------------------------
 
     @staticmethod
     @abstractmethod
     def load(config: Any, folder: Path, device: torch.device) -> Any:
         """The data on the device, made or read in `folder`. Runs of equal settings share them: of the config, `load`
         gets the `data_fields` alone, where the class names them."""
-
-    @staticmethod
-    @abstractmethod
-    def search(config: Any, trial: Any) -> Any:
-        """The config with what is tuned asked from `trial`, an Optuna trial."""
-
-    def read_test(self, file: Path) -> None:
-        """Take what is in a file for the test set, where `reads_files`: the data have a format of their own."""
-        raise NotImplementedError
 
     @property
     @abstractmethod
@@ -93,15 +88,50 @@ class Experiment(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """A scalar to go back from, and metrics (scalars), for these items of the training set. Must not wait."""
+        """A scalar to differentiate, and metrics (scalars), for these items of the training set. It must not
+        synchronise."""
 
     @abstractmethod
     def evaluate(self, split: str, generator: torch.Generator) -> dict[str, float]:
-        """Metrics on a whole split, in eval mode and without gradients."""
+        """Metrics on a whole split ("train", "valid" or "test"); called in eval mode and without gradients."""
 
-    @abstractmethod
-    def gradient_std(self, index: Tensor, generator: torch.Generator) -> float:
-        """Standard deviation of the estimator's gradient to the logits of these items, on average over the entries."""
+    # What it may define -------------------------------------------------------------------------------
+
+    @staticmethod
+    def smoke(config: Any) -> Any:
+        """The same, small enough for a minute on two cores."""
+        return config.replace(iterations=60, evaluate_every=20, start_iterations=20)
+
+    @staticmethod
+    def search(config: Any, trial: Any) -> Any:
+        """The config with what is tuned asked from `trial`, an Optuna trial."""
+        found = config.replace(lr=trial.suggest_float("lr", 1e-5, 1e-2, log=True))
+        return suggest_estimator(found, trial)
+
+    def gradient_std(self, index: Tensor, generator: torch.Generator) -> float | None:
+        """Standard deviation of the estimator's gradient to the logits of these items, on average over the entries.
+        None: it is not measured."""
+        return None
+
+    def read_test(self, file: Path) -> None:
+        """Take what is in a file for the test set: the data have a format of their own."""
+        raise NotImplementedError(f"{self.name} reads no files in place of its test set")
+
+    @classmethod
+    def reads_files(cls) -> bool:
+        return cls.read_test is not Experiment.read_test
+
+    @classmethod
+    def report(cls) -> Report:
+        """The columns of its tables and curves, which runs stand in one table, and what a paper found."""
+        column = Column(cls.selection_metric, cls.selection_metric, digits=4, axis="linear")
+        return Report((column,), lambda config: Block(key=(), title=cls.name))
+
+    def draw(self, path: Path, count: int, split: str) -> Path:
+        """Saves a picture of what the model finds in the first `count` items of a split, or so; returns its path."""
+        raise NotImplementedError(f"{self.name} draws no pictures")
+
+    # What the harness does with it --------------------------------------------------------------------
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False):
         """Weights that do not fit are refused in one line; torch lists all of them, and would convert some."""
@@ -129,7 +159,7 @@ class Experiment(nn.Module, ABC):
                 )
 
     def compile_parts(self) -> None:
-        """By torch.compile, all but the estimator: it has the objective in its middle, and may look at gradients."""
+        """By torch.compile, all but the estimator: it calls the objective, and may take gradients."""
         for part in self.children():
             if part is not self.estimator:
                 part.compile(dynamic=False)
@@ -154,16 +184,3 @@ class Experiment(nn.Module, ABC):
         parts = [[p for p in model["params"] if (id(p) in inside) == chosen] for chosen in (False, True)]
         rates = (model["lr"], lr or model["lr"])
         return [{**model, "params": p, "lr": rate} for p, rate in zip(parts, rates, strict=True)] + own
-
-
-def build_estimator(config: Config, critic: Make | None = None, surrogate: Make | None = None) -> Estimator:
-    """The one the config names. `critic` and `surrogate` make the experiment's own, for those that need one.
-
-    >>> build_estimator(Config(estimator="GumbelRao", draws=2))
-    GumbelRao(samples=1, temperature=1.0, kind=None, draws=2)
-    """
-    cls = config.estimator_type
-    if critic is None and "critic" in cls.settings():
-        raise ValueError(f"{config.estimator} needs a critic, and this experiment has none")
-    modules = {name: make for name, make in (("critic", critic), ("surrogate", surrogate)) if make is not None}
-    return cls.from_settings({**vars(config), "samples": config.k}, **modules)

@@ -1,41 +1,119 @@
-"""Experiments by name."""
+"""Experiments by name: those of this distribution, those that others add by an entry point, and any class that is named
+as module:Class."""
 
+import re
+import sys
+from functools import cache
 from importlib import import_module
-from textwrap import shorten
-from typing import Any
+from importlib.metadata import entry_points
+from inspect import isabstract
+from pathlib import Path
+from typing import Any, TypeVar
 
 from gumtrace_experiments.experiment import Experiment
 
-_WHERE = {
-    "graph-layout": ("graph_layout", "GraphLayout"),
-    "listops": ("listops", "ListOpsExperiment"),
-    "treebank": ("treebank", "TreebankExperiment"),
+GROUP = "gumtrace.experiments"  # of entry points, each the name of an experiment and its class
+_OWN = {
+    "graph-layout": "gumtrace_experiments.graph_layout.experiment:GraphLayout",
+    "listops": "gumtrace_experiments.listops.experiment:ListOpsExperiment",
+    "treebank": "gumtrace_experiments.treebank.experiment:TreebankExperiment",
 }
-NAMES = tuple(_WHERE)
+_REFERENCE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")
+_REQUIRED = ("name", "selection_metric")  # attributes of a class
+_registered: dict[str, type[Experiment]] = {}
+
+E = TypeVar("E", bound=Experiment)
 
 
-def find(name: str) -> type[Experiment]:
-    """Its module is imported when asked for, and not before."""
-    if name not in _WHERE:
-        raise ValueError(f"no experiment {name!r}; there are {', '.join(NAMES)}")
-    folder, kind = _WHERE[name]
-    return getattr(import_module(f"gumtrace_experiments.{folder}.experiment"), kind)
+def names() -> tuple[str, ...]:
+    """Of the experiments that `find` takes by name. None is imported."""
+    return tuple(dict.fromkeys([*_installed(), *_registered]))
 
 
-def completed(name: str, config: dict[str, Any]) -> dict[str, Any]:
-    """A config that was written down, with the defaults of fields that are newer."""
-    return {**(find(name).config_type().to_dict() if name in NAMES else {}), **config}
+def find(reference: str) -> type[Experiment]:
+    """The class of a name such as listops, or of module:Class. Its module is imported when asked for."""
+    if is_reference(reference):
+        return register(_checked(_load(reference), reference))
+    if reference in _registered:
+        return _registered[reference]
+    if reference not in (installed := _installed()):
+        known = ", ".join(names())
+        raise ValueError(f"no experiment {reference!r}; there are {known}, and any class given as module:Class")
+    experiment = _checked(_load(installed[reference]), installed[reference])
+    if experiment.name != reference:
+        raise ValueError(f"{installed[reference]} is installed as {reference!r}, but its name is {experiment.name!r}")
+    return experiment
 
 
-def setting_problem(name: str, config: dict[str, Any]) -> str | None:
-    """Which setting that was written down is of another type than this version has; None if none is.
+def known(name: str) -> type[Experiment] | None:
+    """The class of a name that was found in a file; None if it is not installed here, nor was given as module:Class."""
+    return find(name) if name in names() else None
 
-    >>> setting_problem("listops", {"hidden": "60", "lr": 1})
-    "hidden should be int, and is '60'"
+
+def register(experiment: type[E]) -> type[E]:
+    """Let a class be found by its name in this process. Two classes cannot have one name.
+
+    A class that is given as module:Class is registered by that.
     """
-    known = find(name).config_type().to_dict() if name in NAMES else {}
-    for setting in filter(known.__contains__, config):
-        value, usual = config[setting], type(known[setting])
-        if type(value) is not usual and not (usual is float and type(value) is int):
-            return f"{setting} should be {usual.__name__}, and is {shorten(repr(value), 40, placeholder=' ...')}"
-    return None
+    where = source(experiment)
+    name = _checked(experiment, where).name
+    other = find(name) if name in names() else experiment
+    if other is not experiment:
+        raise ValueError(f"{where} has the name of another experiment: {name!r} is {source(other)}")
+    if name not in _installed():
+        _registered[name] = experiment
+    return experiment
+
+
+def is_reference(text: str) -> bool:
+    """
+    >>> is_reference("my.module:MyExperiment"), is_reference("listops"), is_reference("runs/a:b")
+    (True, False, False)
+    """
+    return _REFERENCE.fullmatch(text) is not None
+
+
+def source(experiment: type[Experiment]) -> str:
+    """Where a class is defined, as module:Class."""
+    return f"{experiment.__module__}:{experiment.__qualname__}"
+
+
+def reference(experiment: type[Experiment]) -> str:
+    """What `find` takes in another process: the name of an installed experiment, or module:Class."""
+    return experiment.name if experiment.name in _installed() else source(experiment)
+
+
+@cache  # to read them takes a while, and every record that is loaded asks
+def _installed() -> dict[str, str]:
+    """The classes of names, as module:Class. None can replace one of this distribution."""
+    return {**{entry.name: entry.value for entry in entry_points(group=GROUP)}, **_OWN}
+
+
+def _load(where: str) -> Any:
+    """What module:Class names. The working folder is searched, as `python -m` does and a console script does not."""
+    module, _, path = where.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = import_module(module)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):  # one that the module imports
+            raise
+        raise ValueError(f"{where}: there is no module {error.name!r}") from None
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise ValueError(f"{where}: {module} has no {name}")
+        found = getattr(found, name)
+    return found
+
+
+def _checked(experiment: Any, where: str) -> type[Experiment]:
+    if not (isinstance(experiment, type) and issubclass(experiment, Experiment)):
+        raise ValueError(f"{where} is not a subclass of gumtrace_experiments.Experiment")
+    missing = [name for name in _REQUIRED if not isinstance(getattr(experiment, name, None), str)]
+    missing += sorted(experiment.__abstractmethods__) if isabstract(experiment) else []
+    if missing:
+        raise ValueError(f"{where} lacks {', '.join(missing)}")
+    if not re.fullmatch(r"[\w.-]+", experiment.name):  # it names folders
+        raise ValueError(f"{where}: a name has letters, digits, '.', '_' and '-', and not {experiment.name!r}")
+    return experiment

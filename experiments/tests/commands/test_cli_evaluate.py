@@ -4,23 +4,21 @@ import json
 from pathlib import Path
 
 import pytest
+import quadratic
 from fake_runs import write_run
 from quadratic import Quadratic, QuadraticConfig
 
-from gumtrace_experiments.commands import evaluate as command
 from gumtrace_experiments.commands import main
-from gumtrace_experiments.loop import evaluation
 from gumtrace_experiments.loop.data import SharedData
 from gumtrace_experiments.loop.training import train
 
+registered = quadratic.registered
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
-def quadratic(tmp_path, monkeypatch):
+def trained(tmp_path, monkeypatch, registered):
     """A run in runs/quadratic; the command knows the experiment."""
-    monkeypatch.setattr(command, "NAMES", ("quadratic",))
-    monkeypatch.setattr(evaluation, "find", lambda name: Quadratic)
     monkeypatch.chdir(tmp_path)
     train(Quadratic, QuadraticConfig(iterations=5), Path("runs/quadratic/a"), progress=False)
 
@@ -51,7 +49,7 @@ def test_a_run_that_was_never_evaluated_is_left_out(capsys):
     ("argv", "message"),
     [
         (["quadratic", "nowhere"], "no run of quadratic in nowhere"),
-        (["quadratc"], "no run in quadratc; experiments are quadratic"),
+        (["quadratc"], "no run in quadratc; experiments are graph-layout, listops, treebank, quadratic"),
         (["quadratic", "--device", "nowhere"], "device 'nowhere' cannot be used"),
     ],
 )

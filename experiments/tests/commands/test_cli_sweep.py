@@ -6,22 +6,22 @@ from pathlib import Path
 
 import optuna
 import pytest
+import quadratic
 from quadratic import Quadratic, QuadraticConfig, make, order
 
 from gumtrace_experiments.commands import main
 from gumtrace_experiments.commands import sweep as command
-from gumtrace_experiments.commands.train import parse
+from gumtrace_experiments.commands.options import parse
+from gumtrace_experiments.commands.train import Options
 from gumtrace_experiments.sweep.study import Sweep, best, claim, open_study
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+registered = quadratic.registered
+pytestmark = pytest.mark.usefixtures("one_thread", "registered")
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    """The command knows the experiment. Optuna talks as much afterwards as before."""
-    monkeypatch.setattr(command, "NAMES", ("quadratic",))
-    for module in ("gumtrace_experiments.commands.sweep", "gumtrace_experiments.commands.train"):
-        monkeypatch.setattr(f"{module}.find", lambda name: Quadratic)
+def verbosity():
+    """Optuna logs as much afterwards as before."""
     before = optuna.logging.get_verbosity()
     yield
     optuna.logging.set_verbosity(before)
@@ -54,8 +54,8 @@ def test_the_command_that_trains_the_best(tmp_path, monkeypatch, capsys):
     base = QuadraticConfig(seed=3, estimator="NoiseREINFORCE", iterations=10, goal=1.0)
     study = open_study(Sweep(Quadratic, base, out))
     words = shlex.split(capsys.readouterr().out.splitlines()[-1])
-    assert words[:3] == ["gumtrace", "train", "quadratic"]
-    config, found = parse("quadratic", words[3:])
+    assert words[:3] == ["gumtrace", "train", "quadratic:Quadratic"]
+    config, found = parse(Quadratic, words[3:], Options, "train")
     assert config == base.replace(seed=0, lr=best(study)[0].params["lr"])
     assert (found.seeds, found.data, found.smoke) == ("0-9", data, False)
 

@@ -7,7 +7,8 @@ import pytest
 
 from gumtrace_experiments import find
 from gumtrace_experiments.commands import main
-from gumtrace_experiments.commands.train import label, parse, read_seeds
+from gumtrace_experiments.commands.options import label, parse, read_seeds
+from gumtrace_experiments.commands.train import Options
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = [
@@ -62,8 +63,8 @@ def test_profile(tmp_path, capsys):
         (["--seeds", "1,1"], "a seed appears twice"),
         (["--seeds", "0,3-1"], "3-1 is no range"),
         (["--seeds", ","], "seeds are numbers and ranges"),
-        (["--seeds", "1,2", "--seed", "0"], "say one of them"),
-        (["--seeds", "1,2", "--seed=5"], "say one of them"),
+        (["--seeds", "1,2", "--seed", "0"], "give one of them"),
+        (["--seeds", "1,2", "--seed=5"], "give one of them"),
         (["--profile", "--profile-updates", "0"], "profile_updates must be at least 1, got 0"),
         (["--profile", "--seeds", "0-3"], "it takes no --seeds"),
         (["--profile", "--seeds", "0-3", "--graph"], "it takes no --seeds and no --graph"),
@@ -136,10 +137,12 @@ def test_what_tyro_finds_wrong(argv, message, capsys):
 
 
 def test_smoke_changes_defaults_only():
-    config, options = parse("graph-layout", ["--smoke", "--frames", "7", "--estimator", "RELAX"])
+    experiment = find("graph-layout")
+    words = ["--smoke", "--frames", "7", "--estimator", "RELAX"]
+    config, options = parse(experiment, words, Options, "train")
     assert (config.frames, config.estimator, config.k, options.smoke) == (7, "RELAX", 1, True)
     assert config.iterations < 100
-    assert parse("graph-layout", [])[0].iterations == 50_000
+    assert parse(experiment, [], Options, "train")[0].iterations == 50_000
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
-from gumtrace_experiments import Config, Experiment
-from gumtrace_experiments.experiment import build_estimator
+from gumtrace_experiments import Config, Experiment, build_estimator
 from gumtrace_experiments.store.folder import METRICS, read_metrics
 from gumtrace_experiments.sweep.study import Sweep
 
@@ -85,6 +85,12 @@ class Quadratic(Experiment):
             elif order.name == "interrupt":
                 raise KeyboardInterrupt
             raise RuntimeError("a bug")
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """Commands know the experiment by its name."""
+    monkeypatch.setattr("gumtrace_experiments.registry._registered", {Quadratic.name: Quadratic})
 
 
 def make(folder, trials=6, config=None, **options):

@@ -67,7 +67,7 @@ def test_original_files(tmp_path, capsys, monkeypatch):
         assert main([*words, "wrong.tsv"]) == 2
         assert "wrong.tsv, line 1: the value of the expression is 7, not 3" in capsys.readouterr().err
     assert main(["plot", "listops", "runs", "--file", file]) == 2
-    assert "say with --run which" in capsys.readouterr().err
+    assert "of one run, which --run names" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*plot, file, "--split", "valid"])
 
@@ -91,7 +91,7 @@ def test_others_read_no_files(tmp_path, capsys, monkeypatch):
     for words in (["evaluate", str(seed)], ["plot", "treebank", "--run", str(seed)]):
         capsys.readouterr()
         assert main([*words, "--file", "a.tsv"]) == 2
-        assert f"gumtrace {words[0]}: treebank reads no files: --file is for listops" in capsys.readouterr().err
+        assert f"gumtrace {words[0]}: treebank reads no files in place of its test set" in capsys.readouterr().err
 
 
 def test_the_file_takes_the_place_of_the_test_set_alone(tmp_path):

@@ -13,7 +13,6 @@ from gumtrace_experiments import find
 from gumtrace_experiments.listops import pictures
 from gumtrace_experiments.listops.expressions import depths, parse
 from gumtrace_experiments.listops.paper import RESULTS
-from gumtrace_experiments.report.layout import report
 from gumtrace_experiments.report.records import collect, load, save
 from gumtrace_experiments.report.tables import build
 
@@ -33,22 +32,22 @@ def model(tmp_path_factory):
 
 
 def test_the_paper_stands_beside_runs_on_its_terms():
-    columns = report("listops").columns
+    columns = find("listops").report().columns
     assert [column.metric for column in columns] == ["accuracy", "precision", "recall"]
     assert [column.scale for column in columns] == [100] * 3
-    usual, small = (report("listops").block(config.to_dict()) for config in (ListOps.config_type(), TINY))
+    usual, small = (find("listops").report().block(config.to_dict()) for config in (ListOps.config_type(), TINY))
     assert (usual.paper, usual.paper_train) == (RESULTS["test"], RESULTS["train"])
     assert usual.title == "expressions of 10 to 50 tokens"
     assert small.paper == small.paper_train == ()
     assert small.title.startswith("expressions of 10 to 12 tokens, depth = 2, calls = 24, hidden = 8, rounds = 2")
     assert usual.key < small.key
     for odd, words in ({"iterations": 100}, "iterations = 100"), ({"dropout": 0.2}, "dropout = 0.2"):
-        other = report("listops").block(ListOps.config_type(**odd).to_dict())
+        other = find("listops").report().block(ListOps.config_type(**odd).to_dict())
         assert (other.paper, other.title) == ((), f"{usual.title}, {words}")
     files = ListOps.config_type(original=True, depth=3, train_size=5)
-    block = report("listops").block(files.to_dict())
+    block = find("listops").report().block(files.to_dict())
     assert (block.paper, block.title) == ((), "original expressions of up to 50 tokens")
-    assert block == report("listops").block(files.replace(depth=4).to_dict())  # it is of no meaning there
+    assert block == find("listops").report().block(files.replace(depth=4).to_dict())  # it is of no meaning there
 
 
 def test_train_and_test_each_have_a_table(tmp_path):
@@ -63,7 +62,7 @@ def test_train_and_test_each_have_a_table(tmp_path):
         about = {"experiment": "listops", "config": {**config, "seed": seed}, "machine": {}}
         (folder / "config.json").write_text(json.dumps(about))
         (folder / "result.json").write_text(json.dumps(result))
-    (test, train), _ = build(collect([tmp_path]), report("listops"), "accuracy")
+    (test, train), _ = build(collect([tmp_path]), find("listops").report(), "accuracy")
     assert train.title == f"On the training set, {test.title}"
     assert train.head == test.head
     names = ["SST", "E-REINFORCE+ †", "T-REINFORCE+ †", "RELAX †", "T-REINFORCE+ (K = 4) †"]
@@ -76,7 +75,7 @@ def test_train_and_test_each_have_a_table(tmp_path):
     assert [row[-2].text for row in test.rows] == ["–"] * 4 + ["3"]
     assert [row[-2].text for row in train.rows] == ["–"] * 4 + ["2"]
     save(tmp_path / "r.jsonl", collect([tmp_path]))
-    assert build(load(tmp_path / "r.jsonl"), report("listops"), "accuracy")[0] == [test, train]
+    assert build(load(tmp_path / "r.jsonl"), find("listops").report(), "accuracy")[0] == [test, train]
 
 
 def test_the_paper_s_numbers():

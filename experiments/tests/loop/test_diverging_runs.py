@@ -15,7 +15,6 @@ from gumtrace_experiments import find, train
 from gumtrace_experiments.commands import main
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.report.groups import choices
-from gumtrace_experiments.report.layout import report
 from gumtrace_experiments.report.records import collect
 from gumtrace_experiments.report.tables import build
 from gumtrace_experiments.store.folder import read_json, write_json
@@ -62,7 +61,7 @@ def test_one_that_diverges_at_once_makes_its_setting_the_worst(run, tmp_path, sp
     run("a", seeds=[0, 1])
     result = read_json(tmp_path / "a" / "seed-0" / "result.json")
     assert result["test"] == result["valid"] == {}
-    (choice,) = choices(collect([tmp_path / "a"]), report("graph-layout"), find("graph-layout").selection_metric)
+    (choice,) = choices(collect([tmp_path / "a"]), find("graph-layout").report(), find("graph-layout").selection_metric)
     assert len(choice.group.finished) == 2
     assert choice.group.score("elbo") == -math.inf
 
@@ -213,7 +212,7 @@ def test_a_trial_that_diverged_is_given_up(tmp_path):
     first, second = sorted(collect([tmp_path]), key=lambda record: record.seed)
     assert not first.pruned  # it was trained to its end later
     assert second.pruned
-    (choice,) = choices([first, second], report("graph-layout"), "elbo")
+    (choice,) = choices([first, second], find("graph-layout").report(), "elbo")
     assert choice.group.finished == [first]
 
 
@@ -222,7 +221,7 @@ def test_noise_that_is_no_number_is_left_out_of_the_table(tmp_path):
         folder = write_run(tmp_path, seed=seed)
         body = read_json(folder / "result.json")
         write_json(folder / "result.json", {**body, "gradient_std": {"beginning": None, "end": end}})
-    (_, table), _ = build(collect([tmp_path]), report("graph-layout"), "elbo")
+    (_, table), _ = build(collect([tmp_path]), find("graph-layout").report(), "elbo")
     assert [cell.text for cell in table.rows[-1]][2:] == ["", "", "3"]
 
 

@@ -21,7 +21,7 @@ def test_a_folder_of_another_config_is_refused(run, tmp_path):
 
 
 def test_a_folder_in_use_is_refused(run, tmp_path):
-    folder = folders.RunFolder(tmp_path / "a" / "seed-0", "graph-layout", TINY.to_dict(), {})
+    folder = folders.RunFolder(tmp_path / "a" / "seed-0", {"experiment": "graph-layout", "config": TINY.to_dict()}, {})
     with pytest.raises(RunFolderError, match="in use by another process"):
         run("a")
     folder.close()

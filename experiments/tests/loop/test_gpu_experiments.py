@@ -19,7 +19,7 @@ import tiny_runs
 import torch
 from tiny_runs import stop_early
 
-from gumtrace_experiments import NAMES, evaluate, find, train
+from gumtrace_experiments import evaluate, find, names, train
 from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.profiling import PARTS, profile
 from gumtrace_experiments.loop.run import Run
@@ -92,7 +92,7 @@ both_trainings = pytest.mark.parametrize("training", ["teacher-forced", "unrolle
 
 def experiment(config):
     """The one whose config this is."""
-    return next(found for found in map(find, NAMES) if found.config_type is type(config))
+    return next(found for found in map(find, names()) if found.config_type is type(config))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import math
-from types import SimpleNamespace
 
 import matplotlib
 import pytest
@@ -11,16 +10,16 @@ from fake_runs import write_run
 from matplotlib.figure import Figure
 
 import gumtrace as gt
+from gumtrace_experiments import find
 from gumtrace_experiments.commands import main
 from gumtrace_experiments.commands import plot as command
 from gumtrace_experiments.graph_layout import pictures
 from gumtrace_experiments.graph_layout.data import generate
 from gumtrace_experiments.report import curves
-from gumtrace_experiments.report.layout import report
 from gumtrace_experiments.report.records import collect
 
 matplotlib.use("Agg")
-REPORT = report("graph-layout")
+REPORT = find("graph-layout").report()
 
 
 @pytest.fixture
@@ -43,6 +42,9 @@ class Model(torch.nn.Module):
     def posterior(self, positions):
         self.modes.append(self.training)
         return gt.SpanningTree(self.confidence * self.data.test.trees[: len(positions)].float())
+
+    def draw(self, path, count, split):
+        return pictures.draw(self, path, count=count, split=split)
 
 
 def runs(folder):
@@ -176,19 +178,16 @@ def test_command(tmp_path, capsys):
 
 def test_command_for_one_run(tmp_path, capsys, monkeypatch):
     asked = []
-    monkeypatch.setattr(command, "restore", lambda folder, data, file: asked.append((folder, data)) or Model())
+    monkeypatch.setattr(command, "restore", lambda folder, **_: asked.append(folder) or Model())
     words = ["plot", "graph-layout", "--run", str(tmp_path / "seed-0"), "--out", str(tmp_path / "new"), "--count", "2"]
     assert main(words) == 0
     file = tmp_path / "new" / "found.png"
     assert capsys.readouterr().out == f"{file}\n"
     assert file.read_bytes().startswith(b"\x89PNG")
     assert file.stat().st_size > 20_000
-    assert [folder for folder, _ in asked] == [tmp_path / "seed-0"]
+    assert asked == [tmp_path / "seed-0"]
     assert main([*words[:2], str(tmp_path), *words[2:]]) == 2
     assert "one command each" in capsys.readouterr().err
-    monkeypatch.setattr(command, "restore", lambda folder, data, file: SimpleNamespace(name="listops"))
-    assert main(words) == 2
-    assert "is a run of listops, not of graph-layout" in capsys.readouterr().err
     monkeypatch.undo()
     assert main(words) == 2
     assert "holds no run" in capsys.readouterr().err

@@ -11,16 +11,18 @@ from fake_runs import MACHINE, write_run
 
 from gumtrace_experiments import find
 from gumtrace_experiments.commands import main
+from gumtrace_experiments.commands.options import parse
 from gumtrace_experiments.commands.table import again
-from gumtrace_experiments.commands.train import parse
+from gumtrace_experiments.commands.train import Options
 from gumtrace_experiments.graph_layout.paper import GRADIENT_STD, RESULTS
 from gumtrace_experiments.report.groups import choices, spread
-from gumtrace_experiments.report.layout import Spread, family, report, title
+from gumtrace_experiments.report.layout import Spread
+from gumtrace_experiments.report.names import family, title
 from gumtrace_experiments.report.records import collect, load
 from gumtrace_experiments.report.rendering import markdown, plain
 from gumtrace_experiments.report.tables import build, number
 
-REPORT = report("graph-layout")
+REPORT = find("graph-layout").report()
 MARKDOWN = """\
 **T = 10, unrolled training (the paper's protocol)**
 
@@ -271,10 +273,10 @@ def test_the_commands_train_what_the_table_shows(tmp_path, capsys):
     about = {"samples": 2, "lr": 0.0003, "training": "teacher-forced", "clip": 0.5, "decoder_lr": 0.0}
     for seed in (0, 1, 3):
         write_run(tmp_path, seed=seed, estimator="RELAX", machine={**MACHINE, "device": "cpu"}, **about)
-    (line,) = again(collect([tmp_path]), "graph-layout")
+    (line,) = again(collect([tmp_path]), find("graph-layout"))
     program, verb, name, *words = shlex.split(line)
     assert (program, verb, name) == ("gumtrace", "train", "graph-layout")
-    config, options = parse(name, words)
+    config, options = parse(find(name), words, Options, "train")
     assert config == find(name).config_type(estimator="RELAX", **about)
     assert (options.seeds, options.device, options.graph) == ("0-1,3", "cpu", False)
 

@@ -5,22 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from gumtrace_experiments import NAMES, find
+from gumtrace_experiments import find, names
 from gumtrace_experiments.commands.table import with_tables, written
 from gumtrace_experiments.report.groups import choices
-from gumtrace_experiments.report.layout import report
 from gumtrace_experiments.report.records import collect
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "experiments" / "results"
 PARTS = ("parts", "depths")  # recorded by benchmarks/listops_*.py
-RECORDED = [name for name in NAMES if (RESULTS / name).exists()]
+RECORDED = [name for name in names() if (RESULTS / name).exists()]
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_notes_have_the_recorded_tables(name):
     notes = (RESULTS / name / "NOTES.md").read_text()
-    assert with_tables(notes, name, written(collect([RESULTS / name]), name)) == notes, (
+    assert with_tables(notes, name, written(collect([RESULTS / name]), find(name))) == notes, (
         f"gumtrace table {name} --into experiments/results/{name}/NOTES.md"
     )
 
@@ -77,7 +76,7 @@ def test_what_the_notes_say_of_starts():
 def test_what_the_notes_say_of_budgets():
     """Of the settings in the tables."""
     runs = collect([RESULTS / "graph-layout"])
-    found = choices(runs, report("graph-layout"), find("graph-layout").selection_metric)
+    found = choices(runs, find("graph-layout").report(), find("graph-layout").selection_metric)
     shown = {(c.estimator, c.block.title): c.group.setting for c in found}
     assert {setting["starts"] for setting in shown.values()} == {4}
     rare = {name for (name, _), setting in shown.items() if setting["evaluate_every"] == 1500}

@@ -6,6 +6,7 @@ import random
 from functools import partial
 
 import pytest
+import quadratic
 import torch
 from damage import check_read
 from fake_runs import write_run
@@ -17,7 +18,6 @@ from gumtrace_experiments import find, train
 from gumtrace_experiments.commands import main
 from gumtrace_experiments.loop import evaluation
 from gumtrace_experiments.report import records
-from gumtrace_experiments.report.layout import report
 from gumtrace_experiments.report.records import RecordError, collect, read_run
 from gumtrace_experiments.report.tables import build
 from gumtrace_experiments.store.errors import RunFolderError
@@ -25,6 +25,7 @@ from gumtrace_experiments.store.folder import read_result
 from gumtrace_experiments.sweep.jobs import Jobs, run_sweep
 from gumtrace_experiments.sweep.study import SweepError, claim, open_study
 
+registered = quadratic.registered
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 NO_RESULTS = [
@@ -54,11 +55,9 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("result", NO_RESULTS, ids=json.dumps)
-def test_a_result_that_is_none(result, folder, monkeypatch, capsys):
+def test_a_result_that_is_none(result, folder, registered, capsys):
     """It was a KeyError without "test"."""
     (folder / "result.json").write_text(json.dumps(result))
-    monkeypatch.setattr("gumtrace_experiments.commands.train.NAMES", ("quadratic",))
-    monkeypatch.setattr("gumtrace_experiments.commands.train.find", lambda name: Quadratic)
     assert main(["train", "quadratic", "--iterations", "10", "--out", str(folder.parent)]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"gumtrace train: {folder / 'result.json'} cannot be read (")
@@ -103,7 +102,7 @@ def test_records_of_other_types(name, value, why, tmp_path, capsys):
 
 def reporting(path):
     found = [record for record in collect([path]) if record.experiment == "graph-layout"]
-    return build(found, report("graph-layout"), find("graph-layout").selection_metric) if found else None
+    return build(found, find("graph-layout").report(), find("graph-layout").selection_metric) if found else None
 
 
 def test_mutated_records_are_read_or_refused(tmp_path):
@@ -140,10 +139,7 @@ def test_a_table_of_what_cannot_be_read(tmp_path, capsys):
     assert "page.md: not text" in capsys.readouterr().err
 
 
-def test_a_config_with_a_value_of_another_type(folder, monkeypatch):
-    monkeypatch.setattr(evaluation, "find", lambda name: Quadratic)
-    monkeypatch.setattr("gumtrace_experiments.registry.NAMES", ("quadratic",))
-    monkeypatch.setattr("gumtrace_experiments.registry.find", lambda name: Quadratic)
+def test_a_config_with_a_value_of_another_type(folder, registered):
     about = json.loads((folder / "config.json").read_text())
     about["config"]["calls"] = 128.0
     (folder / "config.json").write_text(json.dumps(about))

@@ -74,11 +74,11 @@ def test_presence(either, tmp_path):
 @pytest.mark.usefixtures("windows")
 def test_folders_need_no_fcntl(tmp_path):
     again = as_on_windows(folder)
-    kept = again.RunFolder(tmp_path / "run", "x", {}, {})
+    kept = again.RunFolder(tmp_path / "run", {"experiment": "x", "config": {}}, {})
     with pytest.raises(again.RunFolderError, match="in use by another process"):
-        again.RunFolder(tmp_path / "run", "x", {}, {})
+        again.RunFolder(tmp_path / "run", {"experiment": "x", "config": {}}, {})
     kept.close()
-    again.RunFolder(tmp_path / "run", "x", {}, {}).close()
+    again.RunFolder(tmp_path / "run", {"experiment": "x", "config": {}}, {}).close()
 
 
 def test_nothing_else_imports_fcntl():

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from gumtrace_experiments import evaluate, find, train
-from gumtrace_experiments.report.layout import report
 from gumtrace_experiments.report.records import collect
 from gumtrace_experiments.report.tables import build
 from gumtrace_experiments.store.folder import read_json, read_metrics
@@ -62,7 +61,7 @@ def test_recorded_runs_stand_in_a_table(recorded):
     records = collect([recorded])
     assert sorted(record.config["estimator"] for record in records) == sorted(["TraceREINFORCE", *CUT_OFF.values()])
     experiment = find("graph-layout")
-    (table, _gradients), _notes = build(records, report(experiment.name), experiment.selection_metric)
+    (table, _gradients), _notes = build(records, experiment.report(), experiment.selection_metric)
     (row,) = [row for row in table.rows if row[1].text == "ours"]
     assert row[0].text == "T-REINFORCE+ (K = 4) †"
     assert "REBAR: 1 run is not finished, and not averaged." in table.notes

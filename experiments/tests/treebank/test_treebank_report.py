@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 import gumtrace as gt
 from gumtrace_experiments import find, train
 from gumtrace_experiments.commands import main
-from gumtrace_experiments.report.layout import report
 from gumtrace_experiments.report.records import collect
 from gumtrace_experiments.report.tables import build
 from gumtrace_experiments.treebank import pictures
@@ -33,13 +32,13 @@ def data(tmp_path_factory):
 def test_the_random_field_is_a_row_of_the_table(tmp_path):
     for estimator in ("MatrixTreeCRF", "TraceLikelihood", "TraceREINFORCE"):
         train(Treebank, TINY.replace(estimator=estimator), tmp_path / estimator, progress=False)
-    tables, _ = build(collect([tmp_path]), report("treebank"), "uas")
+    tables, _ = build(collect([tmp_path]), find("treebank").report(), "uas")
     table = tables[0]
     assert table.title.startswith("made-up sentences, no real language, longest = 8, calls = 8")
     assert table.head[2:4] == ("UAS, %", "best")
     names = [row[0].text for row in table.rows]
     assert names == ["T-REINFORCE+ (K = 4) †", "Trace likelihood †", "Matrix-tree CRF †"]
-    assert report("treebank").block(Treebank.config_type().to_dict()).title == "treebank en_ewt"
+    assert find("treebank").report().block(Treebank.config_type().to_dict()).title == "treebank en_ewt"
 
 
 def test_pictures(data, tmp_path, monkeypatch):

@@ -6,20 +6,28 @@ import sys
 from pathlib import Path
 
 from gumtrace.cli.arguments import device_problem
-from gumtrace_experiments import NAMES, evaluate
+from gumtrace_experiments.commands.options import experiment
+from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.loop.data import SharedData
-from gumtrace_experiments.loop.evaluation import NeverEvaluated
-from gumtrace_experiments.store.folder import CONFIG, RunFolderError, read_json
+from gumtrace_experiments.loop.evaluation import NeverEvaluated, evaluate
+from gumtrace_experiments.registry import is_reference, names
+from gumtrace_experiments.store.errors import RunFolderError
+from gumtrace_experiments.store.folder import CONFIG, read_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help=f"experiment ({', '.join(NAMES)}), or a folder of runs of any")
+    what = f"experiment ({', '.join(names())}, or any class as module:Class), or a folder of runs"
+    parser.add_argument("of", type=_experiment_or_folder, metavar="NAME", help=what)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders of runs (default: runs/NAME)")
     items = parser.add_mutually_exclusive_group()
     items.add_argument("--split", default="test", choices=["train", "valid", "test"])
-    items.add_argument("--file", type=Path, help="instead of a split: of listops, an original file, .tsv or .tsv.xz")
+    items.add_argument("--file", type=Path, help="instead of a split: for listops an original file, .tsv or .tsv.xz")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the data sets (default: data)")
+
+
+def _experiment_or_folder(text: str) -> type[Experiment] | Path:
+    return experiment(text) if text in names() or is_reference(text) else Path(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         if problem := device_problem(args.device):
             raise ValueError(problem)
-        return _evaluate(find_runs(args.name, args.paths), args)
+        return _evaluate(find_runs(args.of, args.paths), args)
     except (RunFolderError, ValueError, OSError) as error:
         print(f"gumtrace evaluate: {error}", file=sys.stderr)
         return 2
@@ -47,15 +55,15 @@ def _evaluate(found: list[Path], args: argparse.Namespace) -> int:
     return 0 if done else 2
 
 
-def find_runs(name: str, paths: list[Path]) -> list[Path]:
+def find_runs(of: type[Experiment] | Path, paths: list[Path]) -> list[Path]:
     """Folders of the runs of an experiment, or of all runs in folders; that there are none is an error."""
-    if name in NAMES:
-        paths, what = paths or [Path("runs") / name], f"run of {name}"
+    if isinstance(of, Path):
+        paths, what = [of, *paths], "run"
     else:
-        paths, what = [Path(name), *paths], "run"
+        paths, what = paths or [Path("runs") / of.name], f"run of {of.name}"
     found = [file.parent for path in paths for file in sorted(path.rglob(CONFIG))]
-    if name in NAMES:
-        found = [path for path in found if (read_json(path / CONFIG) or {}).get("experiment") == name]
+    if not isinstance(of, Path):
+        found = [path for path in found if (read_json(path / CONFIG) or {}).get("experiment") == of.name]
     if not found:
-        raise RunFolderError(f"no {what} in {', '.join(map(str, paths))}; experiments are {', '.join(NAMES)}")
+        raise RunFolderError(f"no {what} in {', '.join(map(str, paths))}; experiments are {', '.join(names())}")
     return found

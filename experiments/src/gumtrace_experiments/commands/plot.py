@@ -6,12 +6,11 @@ from pathlib import Path
 
 from gumtrace.cli.arguments import positive
 from gumtrace.extras import require
-from gumtrace_experiments import find, restore
 from gumtrace_experiments.commands import runs
+from gumtrace_experiments.loop.evaluation import restore
 from gumtrace_experiments.report.curves import draw
-from gumtrace_experiments.report.layout import pictures, report
 from gumtrace_experiments.report.records import RecordError
-from gumtrace_experiments.store.folder import RunFolderError
+from gumtrace_experiments.store.errors import RunFolderError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=positive, default=6, help="with --run: items to draw (default: 6)")
     items = parser.add_mutually_exclusive_group()
     items.add_argument("--split", default="test", choices=["train", "valid", "test"], help="with --run")
-    items.add_argument("--file", type=Path, help="with --run, instead of a split: of listops, an original file")
+    items.add_argument("--file", type=Path, help="with --run, instead of a split: for listops an original file")
     parser.add_argument("--data", type=Path, default=Path("data"), help="with --run: folder of the data sets")
 
 
@@ -35,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     require("matplotlib", "plot")
     try:
         files = _curves(args) if args.folder is None else _pictures(args)
-    except (RunFolderError, ValueError, OSError) as error:
+    except (RunFolderError, ValueError, OSError, NotImplementedError) as error:  # the last: it draws no pictures
         print(f"gumtrace plot: {error}", file=sys.stderr)
         return 2
     for file in files:
@@ -45,16 +44,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _curves(args: argparse.Namespace) -> list[Path]:
     if args.file is not None:
-        raise RecordError("--file is for pictures of one run: say with --run which")
-    return draw(runs.read(args), report(args.name), find(args.name).selection_metric, args.out)
+        raise RecordError("--file is for pictures of one run, which --run names")
+    return draw(runs.read(args), args.experiment.report(), args.experiment.selection_metric, args.out)
 
 
 def _pictures(args: argparse.Namespace) -> list[Path]:
     if args.paths:
         raise RecordError("PATHs are for curves, and --run is for pictures of one run: one command each")
-    experiment = restore(args.folder, data=args.data, file=args.file)
-    if experiment.name != args.name:
-        raise RecordError(f"{args.folder} is a run of {experiment.name}, not of {args.name}")
+    model = restore(args.folder, data=args.data, file=args.file, experiment=args.experiment)
     file = "found.png" if args.file is None else f"found-{args.file.name.partition('.')[0]}.png"
     args.out.mkdir(parents=True, exist_ok=True)
-    return [pictures(args.name).draw(experiment, args.out / file, count=args.count, split=args.split)]
+    return [model.draw(args.out / file, count=args.count, split=args.split)]

@@ -4,19 +4,22 @@ import dataclasses
 import shlex
 from typing import Any
 
+from gumtrace_experiments.experiment import Experiment
+from gumtrace_experiments.registry import reference
+
 SEEDS = "0-9"
 
 
-def command(name: str, config: Any, options: Any, seeds: str = SEEDS) -> str:
+def command(experiment: type[Experiment], config: Any, options: Any, seeds: str = SEEDS) -> str:
     """`gumtrace train`, with several seeds, of exactly this config, on the device and the data of the options.
 
     What is not given is the default: --smoke would change these, and is written out.
     """
     defaults = type(config)()
     settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "seed"}
-    words = ["gumtrace", "train", name]
+    words = ["gumtrace", "train", reference(experiment)]
     for setting, value in settings.items():
-        default = None if setting == "estimator" else getattr(defaults, setting)  # who it is, is said in any case
+        default = None if setting == "estimator" else getattr(defaults, setting)  # always given
         words += _words(setting, value, default)
     for option in ("device", "data", "compile", "graph"):
         words += _words(option, getattr(options, option), getattr(type(options)(), option))

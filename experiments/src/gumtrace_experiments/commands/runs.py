@@ -4,14 +4,15 @@ import argparse
 import sys
 from pathlib import Path
 
-from gumtrace_experiments import NAMES
+from gumtrace_experiments.commands.options import add_experiment
+from gumtrace_experiments.registry import reference
 from gumtrace_experiments.report.records import Record, RecordError, canonical, collect
 
 RECORDED = (Path("results"), Path("experiments") / "results")  # the second: at the root of a checkout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", choices=NAMES, help="experiment")
+    add_experiment(parser)
     parser.add_argument(
         "paths",
         nargs="*",
@@ -24,22 +25,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(args: argparse.Namespace) -> list[Record]:
     """The runs of the experiment; that there are none is an error."""
-    trained = Path("runs") / args.name
-    recorded = next((folder / args.name for folder in RECORDED if (folder / args.name).exists()), None)
+    name = args.experiment.name
+    trained = Path("runs") / name
+    recorded = next((folder / name for folder in RECORDED if (folder / name).exists()), None)
     paths = args.paths or [recorded or trained]
     there = args.paths or [path for path in paths if path.exists()]
-    records = [record for record in collect(there) if record.experiment == args.name]
+    records = [record for record in collect(there) if record.experiment == name]
     if not records:
         raise RecordError(
-            f"no run of {args.name} in {', '.join(map(str, paths))}; to train some: "
-            f"gumtrace train {args.name} --seeds 0-9 (see gumtrace train {args.name} --help)"
+            f"no run of {name} in {', '.join(map(str, paths))}; to train some: "
+            f"gumtrace train {(given := reference(args.experiment))} --seeds 0-9 (see gumtrace train {given} --help)"
         )
     if recorded and not args.paths:
-        _say_what_is_hidden(records, args.name, recorded, trained)
+        _report_hidden(records, name, recorded, trained)
     return records
 
 
-def _say_what_is_hidden(shown: list[Record], name: str, recorded: Path, trained: Path) -> None:
+def _report_hidden(shown: list[Record], name: str, recorded: Path, trained: Path) -> None:
     """Own runs that recorded ones hide. One that was itself recorded is shown, and one of the same config is not."""
     try:
         own = collect([trained]) if trained.exists() else []

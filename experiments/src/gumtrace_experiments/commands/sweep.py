@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gumtrace.cli.arguments import device_problem
-from gumtrace_experiments import NAMES, find
+from gumtrace_experiments.commands.options import add_experiment, label, parse
 from gumtrace_experiments.commands.retraining import command
-from gumtrace_experiments.commands.train import label, parse
-from gumtrace_experiments.store.folder import RunFolderError
+from gumtrace_experiments.store.errors import RunFolderError
 
 ROWS = 10  # of the table of the best trials
 
@@ -25,7 +24,7 @@ class Options:
     jobs: int = 1
     """Workers: 1 is this process, more are started by submitit."""
     out: Path | None = None
-    """Folder of the study and of its trials; a sweep that was cut off goes on. Default: runs/sweep-NAME/..."""
+    """Folder of the study and of its trials; a sweep that was cut off is resumed. Default: runs/sweep-NAME/..."""
     storage: str = ""
     """The journal file of the study, or the URL of a PostgreSQL or MySQL database that many machines share.
     Drivers to install: psycopg2-binary for postgresql+psycopg2://, pymysql for mysql+pymysql://.
@@ -53,7 +52,7 @@ class Options:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", choices=NAMES, help="experiment; its options: gumtrace sweep NAME --help")
+    add_experiment(parser, more="; its options: gumtrace sweep NAME --help")
     parser.add_argument("options", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
@@ -63,15 +62,15 @@ def run(args: argparse.Namespace) -> int:
     from gumtrace_experiments.sweep.jobs import Jobs, run_sweep
     from gumtrace_experiments.sweep.study import Sweep, SweepError, best
 
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # the bar and the table say the same
-    config, options = parse(args.name, args.options, Options, "sweep")
-    out = options.out or Path("runs") / f"sweep-{args.name}" / study_label(config)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # the bar and the table show the same
+    config, options = parse(args.experiment, args.options, Options, "sweep")
+    out = options.out or Path("runs") / f"sweep-{args.experiment.name}" / study_label(config)
     try:
         # On a cluster, other machines have the device.
         if options.cluster == "local" and (problem := device_problem(options.device)):
             raise ValueError(problem)
         sweep = Sweep(
-            find(args.name),
+            args.experiment,
             config,
             out,
             trials=options.trials,
@@ -94,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"study {study.study_name} in {out}")
     if trials:
         print("to train the best with several seeds:")
-        print(command(args.name, sweep.experiment.search(config, trials[0]), options))
+        print(command(args.experiment, args.experiment.search(config, trials[0]), options))
     return 0
 
 

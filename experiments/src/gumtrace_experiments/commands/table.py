@@ -5,12 +5,12 @@ import re
 import sys
 from pathlib import Path
 
-from gumtrace_experiments import find
 from gumtrace_experiments.commands import runs
 from gumtrace_experiments.commands.retraining import command
 from gumtrace_experiments.commands.train import Options
+from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.report.groups import choices, given_up
-from gumtrace_experiments.report.layout import family, report
+from gumtrace_experiments.report.names import family
 from gumtrace_experiments.report.records import Record, RecordError, save
 from gumtrace_experiments.report.rendering import markdown, show
 from gumtrace_experiments.report.tables import build, ranges
@@ -44,37 +44,39 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(records: list[Record], args: argparse.Namespace) -> None:
     if args.into is not None:
-        args.into.write_text(with_tables(_page(args.into), args.name, written(records, args.name)), encoding="utf-8")
+        args.into.write_text(
+            with_tables(_page(args.into), args.experiment.name, written(records, args.experiment)), encoding="utf-8"
+        )
     elif args.format == "markdown":
-        print(written(records, args.name), end="")
+        print(written(records, args.experiment), end="")
     else:
-        tables, notes = build(records, report(args.name), find(args.name).selection_metric)
+        tables, notes = build(records, args.experiment.report(), args.experiment.selection_metric)
         show(tables, [*notes, *given_up(records)])
-        for line in (f"{AGAIN}:", *again(records, args.name)):
+        for line in (f"{AGAIN}:", *again(records, args.experiment)):
             print(f"  {line}")
 
 
-def written(records: list[Record], name: str) -> str:
+def written(records: list[Record], experiment: type[Experiment]) -> str:
     """The tables and the commands, as a part of a page."""
-    tables, notes = build(records, report(name), find(name).selection_metric)
-    block = "\n".join(["```bash", *again(records, name), "```"])
+    tables, notes = build(records, experiment.report(), experiment.selection_metric)
+    block = "\n".join(["```bash", *again(records, experiment), "```"])
     return f"{markdown(tables, [*notes, *given_up(records)])}\n{AGAIN}:\n\n{block}\n"
 
 
-def again(records: list[Record], name: str) -> list[str]:
+def again(records: list[Record], experiment: type[Experiment]) -> list[str]:
     """The commands that train our rows, in their order."""
     found = []
-    for choice in choices(records, report(name), find(name).selection_metric):
+    for choice in choices(records, experiment.report(), experiment.selection_metric):
         if done := choice.group.finished:
             try:
-                config = find(name).config_type(**choice.group.setting)
+                config = experiment.config_type(**choice.group.setting)
             except (TypeError, ValueError) as error:
                 found.append(f"# {family(choice.estimator)}: not a config of this version: {error}")
                 continue
             on_cuda = done[0].machine.get("device", "cpu") != "cpu"
             options = Options(device="cuda", graph=True) if on_cuda else Options()
             seeds = ranges(record.seed for record in done).replace("–", "-").replace(" ", "")
-            found.append(command(name, config, options, seeds))
+            found.append(command(experiment, config, options, seeds))
     return found
 
 

@@ -13,9 +13,11 @@ from gumtrace.divergences import noise_kl
 from gumtrace.estimators import MLPSurrogate
 from gumtrace.structures.spanning_tree import SpanningTree
 from gumtrace_experiments.config import Config
-from gumtrace_experiments.experiment import Experiment, build_estimator
+from gumtrace_experiments.estimators import build_estimator, suggest_estimator
+from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.graph_layout.data import Layouts, Split, load
 from gumtrace_experiments.graph_layout.model import Decoder, Encoder
+from gumtrace_experiments.report.layout import Report
 
 VARIANCE = 5e-5  # of a coordinate, given the one predicted
 CHUNK = 1000  # items evaluated at once
@@ -96,16 +98,21 @@ class GraphLayout(Experiment):
     def search(config: GraphLayoutConfig, trial: Any) -> GraphLayoutConfig:
         """The paper's ranges; temperatures of relaxations as the paper it takes them from."""
         rates = {name: trial.suggest_float(name, 1e-5, 1e-3, log=True) for name in ("lr", "decoder_lr")}
-        found = config.replace(**rates)
-        settings = config.estimator_type.settings()
-        if "critic" in settings:
-            return found.replace(
-                estimator_lr=trial.suggest_float("estimator_lr", 1e-5, 1e-3, log=True),
-                critic_hidden=trial.suggest_categorical("critic_hidden", [256, 512, 1024, 2056]),
-            )
-        if "temperature" in settings:
-            return found.replace(temperature=trial.suggest_float("temperature", 0.1, 10.0, log=True))
-        return found.replace(samples=trial.suggest_categorical("samples", [2, 4, 8, 16]))
+        found = suggest_estimator(config.replace(**rates), trial)
+        if "critic" in config.estimator_type.settings():
+            found = found.replace(critic_hidden=trial.suggest_categorical("critic_hidden", [256, 512, 1024, 2056]))
+        return found
+
+    @classmethod
+    def report(cls) -> Report:
+        from gumtrace_experiments.graph_layout.paper import REPORT
+
+        return REPORT
+
+    def draw(self, path: Path, count: int, split: str) -> Path:
+        from gumtrace_experiments.graph_layout.pictures import draw
+
+        return draw(self, path, count=count, split=split)
 
     @property
     def items(self) -> int:

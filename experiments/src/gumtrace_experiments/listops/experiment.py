@@ -14,11 +14,13 @@ from gumtrace.diagnostics.gradients import gradients
 from gumtrace.estimators import RELAX, MLPSurrogate, SurrogateREINFORCE
 from gumtrace.structures.arborescence import Arborescence
 from gumtrace_experiments.config import Config
-from gumtrace_experiments.experiment import Experiment, build_estimator
+from gumtrace_experiments.estimators import build_estimator, suggest_estimator
+from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.listops.data import ListOps, Split, load, read, read_folder
 from gumtrace_experiments.listops.expressions import CLOSE, PADDING, VOCABULARY
 from gumtrace_experiments.listops.model import ANSWERS, Classifier, Critic, Encoder, Masks
 from gumtrace_experiments.listops.sampling import SAMPLED, shortest
+from gumtrace_experiments.report.layout import Report
 
 SHORTEST = 10  # tokens
 CHUNK = 1000  # items evaluated at once
@@ -67,7 +69,6 @@ class ListOpsExperiment(Experiment):
     config_type = ListOpsConfig
     selection_metric = "accuracy"
     data_fields = ("original", "longest", "depth", "train_size", "test_size")
-    reads_files = True
     final_splits = ("test", "train")
     config: ListOpsConfig
     data: ListOps
@@ -117,17 +118,23 @@ class ListOpsExperiment(Experiment):
         """The paper's ranges; temperatures of relaxations as for graph layout."""
         names = ("lr", "classifier_lr", "weight_decay")
         found = config.replace(**{name: trial.suggest_float(name, 1e-5, 1e-3, log=True) for name in names})
-        settings = config.estimator_type.settings()
-        if "critic" in settings:
-            return found.replace(estimator_lr=trial.suggest_float("estimator_lr", 1e-5, 1e-3, log=True))
-        if "temperature" in settings:
-            return found.replace(temperature=trial.suggest_float("temperature", 0.1, 10.0, log=True))
-        return found.replace(samples=trial.suggest_categorical("samples", [2, 4, 5]))
+        return suggest_estimator(found, trial, samples=(2, 4, 5))
 
     def read_test(self, file: Path) -> None:
         """An original file. What is longer than the expressions of training, or has other operators, is left out."""
         test = read(file, SAMPLED, self.config.longest).to(self.data.test.tokens.device)
         self.data = replace(self.data, test=test)
+
+    @classmethod
+    def report(cls) -> Report:
+        from gumtrace_experiments.listops.paper import REPORT
+
+        return REPORT
+
+    def draw(self, path: Path, count: int, split: str) -> Path:
+        from gumtrace_experiments.listops.pictures import draw
+
+        return draw(self, path, count=count, split=split)
 
     @property
     def items(self) -> int:

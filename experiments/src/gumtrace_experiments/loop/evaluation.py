@@ -9,11 +9,12 @@ from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.loop.data import SharedData
 from gumtrace_experiments.loop.precision import autocast, precision
-from gumtrace_experiments.registry import find, setting_problem
+from gumtrace_experiments.registry import is_reference, known
 from gumtrace_experiments.seeds import derive_seed
 from gumtrace_experiments.store.checkpoints import BEST, load
-from gumtrace_experiments.store.errors import RunFolderError, other_version, weights_of
+from gumtrace_experiments.store.errors import RunFolderError, other_version, unknown_experiment, weights_of
 from gumtrace_experiments.store.folder import CONFIG, RESULT, read_json, read_result
+from gumtrace_experiments.store.settings import setting_problem
 from gumtrace_experiments.store.validation import has
 
 
@@ -27,11 +28,13 @@ def restore(
     data: Path = Path("data"),
     shared: SharedData | None = None,
     file: Path | None = None,
+    experiment: type[Experiment] | None = None,
 ) -> Experiment:
     """The best model of the run in a folder, with its data; `shared` for several runs.
 
     Args:
         file: takes the place of the test set, where the experiment reads files.
+        experiment: whose run it is; without, the one of that name, which has to be installed or registered.
     """
     device = torch.device(device)
     about = read_json(path / CONFIG)
@@ -41,12 +44,10 @@ def restore(
     if best is None and "diverged" in (result := read_result(path / RESULT) or {}):
         raise NeverEvaluated(f"{path} diverged {result['diverged']}")
     if best is None:
-        raise NeverEvaluated(
-            f"{path} has no {BEST}: not evaluated yet (`gumtrace train` goes on with it), or taken away"
-        )
-    experiment, config = _described(path / CONFIG, about)
-    if file is not None and not experiment.reads_files:
-        raise ValueError(f"{experiment.name} reads no files: --file is for listops")
+        raise NeverEvaluated(f"{path} has no {BEST}: not evaluated yet (`gumtrace train` resumes it), or taken away")
+    experiment, config = _described(path, about, experiment)
+    if file is not None and not experiment.reads_files():
+        raise ValueError(f"{experiment.name} reads no files in place of its test set")
     loaded = (shared or SharedData()).load(experiment, config, data, device)
     model = experiment.build(config, loaded, device)
     with weights_of(path / BEST):
@@ -56,17 +57,27 @@ def restore(
     return model
 
 
-def _described(path: Path, about: dict[str, Any]) -> tuple[type[Experiment], Config]:
-    """The experiment and the config that a file tells of, if this version has them."""
+def _described(
+    path: Path, about: dict[str, Any], experiment: type[Experiment] | None
+) -> tuple[type[Experiment], Config]:
+    """The experiment and the config of a run, if this version has them. The class that a file names is not imported,
+    only shown: files are data, and do not decide what is run."""
+    file = path / CONFIG
     if missing := [name for name in ("experiment", "config") if name not in about]:
-        raise other_version(path, f"there is no {', no '.join(missing)} in it")
-    if has(about["config"]) and (problem := setting_problem(about["experiment"], about["config"])):
-        raise other_version(path, problem)
+        raise other_version(file, f"there is no {', no '.join(missing)} in it")
+    name, where = about["experiment"], about.get("class")
+    experiment = experiment or (known(name) if isinstance(name, str) else None)
+    if experiment is None:
+        raise unknown_experiment(path, str(name), where if isinstance(where, str) and is_reference(where) else None)
+    if experiment.name != name:
+        raise RunFolderError(f"{path} is a run of {name}, not of {experiment.name}")
+    defaults = experiment.config_type().to_dict()
+    if has(about["config"]) and (problem := setting_problem(defaults, about["config"])):
+        raise other_version(file, problem)
     try:
-        experiment = find(about["experiment"])
         return experiment, experiment.config_type(**about["config"])
-    except (TypeError, ValueError) as error:  # no such experiment, a field that is unknown, a value that is refused
-        raise other_version(path, str(error)) from error
+    except (TypeError, ValueError) as error:  # a field that is unknown, a value that is refused
+        raise other_version(file, str(error)) from error
 
 
 def evaluate(
@@ -76,10 +87,11 @@ def evaluate(
     data: Path = Path("data"),
     shared: SharedData | None = None,
     file: Path | None = None,
+    experiment: type[Experiment] | None = None,
 ) -> dict[str, float]:
     """Metrics of the best model of a run: for "test", those that the run wrote down when it was done, unless a file
-    takes its place."""
-    model = restore(path, device, data, shared, file)
+    takes its place. Arguments as for `restore`."""
+    model = restore(path, device, data, shared, file, experiment)
     with precision(model.config):
         return evaluate_split(model, split, torch.device(device))
 

@@ -162,7 +162,8 @@ class Run:
             std = self.experiment.gradient_std(self.updater.index, generator)
         for b, before in buffers:  # running statistics
             b.copy_(before)
-        self.folder.log({"iteration": self.iteration, "split": "gradient", "moment": moment, "std": std})
+        if std is not None:
+            self.folder.log({"iteration": self.iteration, "split": "gradient", "moment": moment, "std": std})
 
     def evaluate(self, split: str) -> dict[str, float]:
         with self.updater.on_stream():

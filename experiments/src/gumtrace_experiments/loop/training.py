@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from gumtrace.benchmark.records import machine
+import gumtrace_experiments
+from gumtrace.benchmark.records import commit, machine
 from gumtrace.extras import require
 from gumtrace.structures.checks import NotFinite
 from gumtrace_experiments.config import Config
@@ -20,6 +21,7 @@ from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.side_by_side import advance
 from gumtrace_experiments.loop.workers import Workers
+from gumtrace_experiments.registry import source
 from gumtrace_experiments.store.checkpoints import BEST, STATE, load, state_problem
 from gumtrace_experiments.store.errors import damaged, weights_of
 from gumtrace_experiments.store.folder import METRICS, RESULT, RunFolder, read_metrics, read_result
@@ -38,7 +40,7 @@ def train(
     progress: bool = True,
     watch: Callable[[Run], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Train, or go on with, one run a seed in `out/seed-S`; returns what `result.json` of each holds.
+    """Train, or resume, one run a seed in `out/seed-S`; returns what `result.json` of each holds.
 
     Args:
         seeds: by default the config's own.
@@ -51,7 +53,8 @@ def train(
     configs = [config.replace(seed=seed) for seed in (seeds if seeds is not None else [config.seed])]
     paths = [out / f"seed-{c.seed}" for c in configs]
     loaded = load_data(experiment, config, data, workers.device)
-    about = machine(workers.device)
+    facts = {"experiment": experiment.name, "class": source(experiment), "machine": about_machine(workers.device)}
+    defaults = experiment.config_type().to_dict()
 
     results: list[dict[str, Any] | None] = []
     runs: list[Run] = []
@@ -60,7 +63,7 @@ def train(
         for c, path in zip(configs, paths, strict=True):
             folder = None
             if workers.is_main:
-                folder = RunFolder(path, experiment.name, c.to_dict(), about)
+                folder = RunFolder(path, {**facts, "config": c.to_dict()}, defaults)
                 stack.callback(folder.close)
             workers.wait()
             results.append(_known(path / RESULT, experiment.selection_metric))
@@ -74,6 +77,12 @@ def train(
         fresh = iter([finish(run) for run in runs])
     workers.wait()  # a rank that ends its process while another one still works may abort in torch's clean-up
     return [next(fresh) if known is None else known for known in results] if workers.is_main else []
+
+
+def about_machine(device: torch.device) -> dict[str, Any]:
+    """What the numbers of a run depend on: with the version of this distribution beside the library's."""
+    own = {"experiments": gumtrace_experiments.__version__, "experiments_commit": commit(Path(__file__).parents[1])}
+    return {**machine(device), **own}
 
 
 def _known(path: Path, metric: str) -> dict[str, Any] | None:

@@ -10,8 +10,9 @@ import numpy as np
 from gumtrace.extras import require
 from gumtrace.plotting.style import INK, PAPER, SERIES, SOFT
 from gumtrace_experiments.report.groups import Choice, Group, choices
-from gumtrace_experiments.report.layout import Column, Report, family
-from gumtrace_experiments.report.layout import place as order
+from gumtrace_experiments.report.layout import Column, Report
+from gumtrace_experiments.report.names import family
+from gumtrace_experiments.report.names import place as order
 from gumtrace_experiments.report.records import ITERATION, Record
 from gumtrace_experiments.report.tables import number
 
@@ -120,6 +121,7 @@ def _limits(axes: Sequence, shown: list[Choice], column: Column) -> None:
     """The panels share an axis. Early values may leave it: they are far off, and of no interest."""
     if column.axis == "share":
         axes[0].set_ylim(0, column.scale * 1.02)
+    if column.axis != "log of minus":
         return
     ticker = require("matplotlib.ticker", "plot")
     late = [y for choice in shown for record in choice.group.records for y in _late(_curve(record, column))]

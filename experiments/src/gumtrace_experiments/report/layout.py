@@ -1,18 +1,9 @@
-"""How an experiment is reported: what its tables and curves show, and what the paper found. Each experiment says so in
-`REPORT` of its module `paper`."""
+"""How an experiment is reported: what its tables and curves show, and what a paper found. `Experiment.report` returns
+it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, Literal, NamedTuple
-
-from gumtrace.estimators import ESTIMATORS
-from gumtrace_experiments.registry import find
-
-_BIASED_FIRST = sorted(ESTIMATORS, key=lambda name: ESTIMATORS[name].unbiased)  # as in the paper's tables
-_LIKELIHOODS = {"TraceLikelihood": "Trace likelihood", "MatrixTreeCRF": "Matrix-tree CRF"}  # in place of an estimator
-_LABELS = {name: ESTIMATORS[name].label for name in _BIASED_FIRST} | _LIKELIHOODS
-UNBIASED = "†"  # the mark
 
 
 class Spread(NamedTuple):
@@ -34,8 +25,9 @@ class Column:
     paper_digits: int = 2
     larger: bool = True
     """Larger is better."""
-    axis: Literal["share", "log of minus"] | None = None
-    """How its curve is drawn: from 0 to 1 (times the scale), or numbers below zero of all sizes. None: it is not."""
+    axis: Literal["linear", "share", "log of minus"] | None = None
+    """How its curve is drawn: on a linear axis, one from 0 to 1 (times the scale), or one for numbers below zero of all
+    sizes. None: it is not."""
 
 
 @dataclass(frozen=True)
@@ -71,49 +63,3 @@ class Report:
     columns: tuple[Column, ...]
     block: Callable[[dict[str, Any]], Block]
     """Of a config."""
-
-
-def report(name: str) -> Report:
-    """Of the experiment of that name."""
-    return _part(name, "paper").REPORT
-
-
-def pictures(name: str) -> Any:
-    """The module that draws what a trained model of that experiment finds."""
-    return _part(name, "pictures")
-
-
-def _part(name: str, module: str) -> Any:
-    return import_module(f"{find(name).__module__.rpartition('.')[0]}.{module}")
-
-
-def family(estimator: str) -> str:
-    """The name of an estimator, whatever its settings.
-
-    >>> family("TraceREINFORCE"), family("StochasticSoftmax")
-    ('T-REINFORCE+', 'SST')
-    """
-    return _LABELS.get(estimator, estimator)
-
-
-def title(config: dict[str, Any]) -> str:
-    """The name of an estimator with the number of its samples.
-
-    >>> title({"estimator": "TraceREINFORCE", "samples": 8}), title({"estimator": "RELAX", "samples": 1})
-    ('T-REINFORCE+ (K = 8) †', 'RELAX †')
-    >>> title({"estimator": "TraceREINFORCE", "samples": 1}), title({"estimator": "StochasticSoftmax", "samples": 1})
-    ('T-REINFORCE †', 'SST')
-    """
-    samples = config.get("samples", 1)
-    name = family(config["estimator"])
-    return marked(config["estimator"], f"{name} (K = {samples})" if samples > 1 else name.removesuffix("+"))
-
-
-def marked(estimator: str, name: str) -> str:
-    biased = estimator in ESTIMATORS and not ESTIMATORS[estimator].unbiased
-    return name if biased else f"{name} {UNBIASED}"
-
-
-def place(estimator: str) -> tuple[int, str]:
-    """To sort by: those the paper knows come first."""
-    return (list(_LABELS).index(estimator) if estimator in _LABELS else len(_LABELS)), estimator

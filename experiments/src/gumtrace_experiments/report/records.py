@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from gumtrace_experiments.registry import completed, setting_problem
+from gumtrace_experiments.registry import known
 from gumtrace_experiments.store.files import Damaged, parsed, read_rows, write
-from gumtrace_experiments.store.folder import CONFIG, METRICS, RESULT
+from gumtrace_experiments.store.folder import CONFIG, METRICS, PRUNED, RESULT
+from gumtrace_experiments.store.settings import completed, setting_problem
 from gumtrace_experiments.store.validation import has, is_count, is_number_or_none, result_problem
 
-PRUNED = "pruned.json"  # in the folder of a run that a search gave up: there were better ones, or it diverged
 SUFFIX = ".jsonl"  # of recorded files
 ITERATION = "iteration"  # of a curve: the one list that is no metric
 _SHOWN = ("device", "cpu", "torch", "date")  # of the machine, in tables
@@ -151,7 +151,13 @@ def _checked(body: dict[str, Any], where: str) -> Record:
     record = Record(**body)
     if wrong := list(_problems(record)):
         raise RecordError(f"{where}: {'; '.join(wrong)}")
-    return replace(record, config=completed(record.experiment, record.config))
+    return replace(record, config=completed(_defaults(record.experiment), record.config))
+
+
+def _defaults(name: str) -> dict[str, Any]:
+    """Of an experiment's settings; none if it is not known here: its runs are shown as they were written."""
+    experiment = known(name)
+    return {} if experiment is None else experiment.config_type().to_dict()
 
 
 def _problems(record: Record) -> Iterator[str]:
@@ -161,7 +167,9 @@ def _problems(record: Record) -> Iterator[str]:
         yield "the config has no seed or no estimator"
     elif type(record.config["seed"]) is not int or not isinstance(record.config["estimator"], str):
         yield "the seed of the config is no number, or its estimator no name"
-    elif isinstance(record.experiment, str) and (problem := setting_problem(record.experiment, record.config)):
+    elif isinstance(record.experiment, str) and (
+        problem := setting_problem(_defaults(record.experiment), record.config)
+    ):
         yield problem
     if not has(record.machine) or not all(isinstance(record.machine.get(name, ""), str) for name in _SHOWN):
         yield "the machine is not described"

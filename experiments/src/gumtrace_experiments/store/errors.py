@@ -1,4 +1,4 @@
-"""What is wrong with a run on disk, said in one line."""
+"""What is wrong with a run on disk, as errors of one line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,16 @@ def damaged(path: Path, reason: str) -> RunFolderError:
 def other_version(path: Path, reason: str) -> RunFolderError:
     return RunFolderError(
         f"{path} is of another version of gumtrace, or not of gumtrace ({reason}): use the version that wrote it, or "
-        "delete its folder and train anew"
+        "train anew in another folder"
+    )
+
+
+def unknown_experiment(path: Path, name: str, where: str | None) -> RunFolderError:
+    """A run of an experiment that is not installed here. `where`: its class, as the run says."""
+    about, named = (f" ({where})", where) if where else ("", "module:Class")
+    return RunFolderError(
+        f"{path} is a run of {name!r}{about}, which is not known here: install its package, or name its class, as in "
+        f"gumtrace evaluate {named} {path}"
     )
 
 

@@ -7,47 +7,52 @@ import os
 from pathlib import Path
 from typing import Any
 
-from gumtrace_experiments.registry import completed
 from gumtrace_experiments.store.checkpoints import BEST, NEXT, STATE, load, save
 from gumtrace_experiments.store.errors import RunFolderError, damaged
 from gumtrace_experiments.store.files import Damaged, parsed, read_rows, write
 from gumtrace_experiments.store.locks import give_back, take
+from gumtrace_experiments.store.settings import completed, differences
 from gumtrace_experiments.store.validation import has, result_problem
 
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
+PRUNED = "pruned.json"  # in the folder of a run that a search gave up: there were better ones, or it diverged
 
 
 class RunFolder:
-    """Opened by one process at a time. A folder of another config is refused. One in which no run began is no run's."""
+    """Opened by one process at a time. A folder of another config is refused; one whose run never started can be used.
 
-    def __init__(self, path: Path, experiment: str, config: dict[str, Any], machine: dict[str, Any]):
+    Args:
+        about: the content of `config.json`: `experiment`, its name, `config`, and anything else.
+        defaults: of the config's fields, for folders of a version that did not have all of them.
+    """
+
+    def __init__(self, path: Path, about: dict[str, Any], defaults: dict[str, Any]):
         self.path, self.rows, self._events = path, 0, None
         self._unused = False  # claimed just now, and nothing is known of the run yet
         path.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(path)
         try:
-            self._claim(experiment, config, machine)
+            self._claim(about, defaults)
         except BaseException:
             self.close()
             raise
 
-    def _claim(self, experiment: str, config: dict[str, Any], machine: dict[str, Any]) -> None:
+    def _claim(self, about: dict[str, Any], defaults: dict[str, Any]) -> None:
         known = read_json(self.path / CONFIG)
         if known is not None and not (has(known.get("config")) and isinstance(known.get("experiment"), str)):
             raise damaged(self.path / CONFIG, "there is no experiment or no config in it")
         if known is None:
             if strange := [p.name for p in self.path.iterdir() if p.name in (METRICS, BEST, STATE, RESULT)]:
-                raise RunFolderError(f"{self.path} holds {', '.join(strange)} but no {CONFIG}: not a run to go on with")
-            self.write(CONFIG, {"experiment": experiment, "config": config, "machine": machine})
+                raise RunFolderError(f"{self.path} holds {', '.join(strange)} but no {CONFIG}: not a run to resume")
+            self.write(CONFIG, about)
             self._unused = True
             return
-        theirs = completed(known["experiment"], known["config"])
-        if known["experiment"] != experiment or theirs != config:
-            names = sorted(config.keys() | theirs.keys())
-            unlike = [f"{n} {theirs.get(n)!r}" for n in names if theirs.get(n) != config.get(n)]
+        same = known["experiment"] == about["experiment"]
+        theirs = completed(defaults, known["config"]) if same else known["config"]
+        if not same or theirs != about["config"]:
+            unlike = ", ".join(differences(theirs, about["config"]))
             raise RunFolderError(
-                f"{self.path} holds another run ({known['experiment']}; {', '.join(unlike)}): choose another --out, or "
-                "delete it"
+                f"{self.path} holds another run ({known['experiment']}; {unlike}): choose another --out"
             )
 
     def log(self, row: dict[str, Any]) -> None:
@@ -79,7 +84,7 @@ class RunFolder:
         found = [best for name in (NEXT, BEST) if (best := load(self.path / name)) is not None]
         if not found:
             raise RunFolderError(
-                f"{self.path / BEST} is gone, and the run cannot end without it: bring it back, or delete its folder"
+                f"{self.path / BEST} is gone, and the run cannot end without it: restore it, or choose another --out"
             )
         for best in found:
             if best["iteration"] == state["best"]["iteration"]:
@@ -169,5 +174,5 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         return read_rows(path)
     except Damaged as error:
         raise RunFolderError(
-            f"{error.where} cannot be read ({error.reason}): mend the line, or delete the folder and train anew"
+            f"{error.where} cannot be read ({error.reason}): correct the line, or train anew in another folder"
         ) from None

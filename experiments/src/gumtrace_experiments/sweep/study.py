@@ -18,12 +18,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
-from gumtrace_experiments.registry import completed
 from gumtrace_experiments.seeds import derive_seed
 from gumtrace_experiments.store.errors import RunFolderError, damaged
 from gumtrace_experiments.store.files import write
 from gumtrace_experiments.store.folder import read_json
 from gumtrace_experiments.store.locks import exclusive
+from gumtrace_experiments.store.settings import completed, differences
 from gumtrace_experiments.store.validation import has
 
 SWEEP, JOURNAL = "sweep.json", "study.journal"
@@ -101,6 +101,7 @@ def digest(config: Config) -> str:
 def claim(sweep: Sweep) -> None:
     """The folder for this study; one of another study is refused."""
     path, mine = sweep.out / SWEEP, {"experiment": sweep.experiment.name, "config": sweep.config.to_dict()}
+    defaults = sweep.experiment.config_type().to_dict()
     with exclusive(sweep.out / ".lock"):
         known = read_json(path)
         if known is None:
@@ -108,12 +109,11 @@ def claim(sweep: Sweep) -> None:
             return
         if not has(known.get("config")) or not isinstance(known.get("experiment"), str):
             raise damaged(path, "there is no experiment or no config in it")
-        theirs, config = completed(known["experiment"], known["config"]), mine["config"]
-        if (known["experiment"], theirs) != (mine["experiment"], config):
-            names = sorted(config.keys() | theirs.keys())
-            unlike = [f"{n} {theirs.get(n)!r}" for n in names if theirs.get(n) != config.get(n)]
-            about = ", ".join([known["experiment"], *unlike])
-            raise RunFolderError(f"{sweep.out} holds another sweep ({about}): choose another --out, or delete it")
+        same = known["experiment"] == mine["experiment"]
+        theirs = completed(defaults, known["config"]) if same else known["config"]
+        if not same or theirs != mine["config"]:
+            about = ", ".join([known["experiment"], *differences(theirs, mine["config"])])
+            raise RunFolderError(f"{sweep.out} holds another sweep ({about}): choose another --out")
 
 
 def open_study(sweep: Sweep, worker: int = 0) -> Study:

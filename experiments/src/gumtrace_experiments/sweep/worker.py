@@ -20,8 +20,8 @@ from gumtrace_experiments.config import Config
 from gumtrace_experiments.loop.data import load_data
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.training import train
-from gumtrace_experiments.report.records import PRUNED
-from gumtrace_experiments.store.folder import RunFolderError, write_json
+from gumtrace_experiments.store.errors import RunFolderError
+from gumtrace_experiments.store.folder import PRUNED, write_json
 from gumtrace_experiments.store.locks import alive, exclusive, presence
 from gumtrace_experiments.sweep.study import DONE, Sweep, SweepError, claim, count, give_up, open_study
 

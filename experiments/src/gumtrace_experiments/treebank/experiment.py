@@ -12,7 +12,9 @@ from gumtrace.diagnostics.gradients import gradients
 from gumtrace.estimators import ESTIMATORS, Estimator, MLPSurrogate
 from gumtrace.structures.arborescence import Arborescence
 from gumtrace_experiments.config import Config
-from gumtrace_experiments.experiment import Experiment, build_estimator
+from gumtrace_experiments.estimators import build_estimator, suggest_estimator
+from gumtrace_experiments.experiment import Experiment
+from gumtrace_experiments.report.layout import Report
 from gumtrace_experiments.treebank.data import SYNTHETIC, Split, Treebank, load
 from gumtrace_experiments.treebank.likelihoods import crf_log_likelihood, heaviest, trace_log_likelihood
 from gumtrace_experiments.treebank.model import Critic, Encoder
@@ -120,14 +122,20 @@ class TreebankExperiment(Experiment):
         found = config.replace(
             lr=trial.suggest_float("lr", 3e-4, 1e-2, log=True), dropout=trial.suggest_float("dropout", 0.2, 0.5)
         )
-        settings = config.estimator_type.settings()
         if config.estimator in LIKELIHOODS:
             return found
-        if "critic" in settings:
-            return found.replace(estimator_lr=trial.suggest_float("estimator_lr", 1e-4, 1e-2, log=True))
-        if "temperature" in settings:
-            return found.replace(temperature=trial.suggest_float("temperature", 0.1, 10.0, log=True))
-        return found.replace(samples=trial.suggest_categorical("samples", [4, 8, 16]))
+        return suggest_estimator(found, trial, samples=(4, 8, 16), estimator_lr=(1e-4, 1e-2))
+
+    @classmethod
+    def report(cls) -> Report:
+        from gumtrace_experiments.treebank.paper import REPORT
+
+        return REPORT
+
+    def draw(self, path: Path, count: int, split: str) -> Path:
+        from gumtrace_experiments.treebank.pictures import draw
+
+        return draw(self, path, count=count, split=split)
 
     @property
     def items(self) -> int:

@@ -1,0 +1,42 @@
+"""The names of estimators in tables and figures."""
+
+from typing import Any
+
+from gumtrace.estimators import ESTIMATORS
+
+_BIASED_FIRST = sorted(ESTIMATORS, key=lambda name: ESTIMATORS[name].unbiased)  # as in the paper's tables
+_LIKELIHOODS = {"TraceLikelihood": "Trace likelihood", "MatrixTreeCRF": "Matrix-tree CRF"}  # in place of an estimator
+_LABELS = {name: ESTIMATORS[name].label for name in _BIASED_FIRST} | _LIKELIHOODS
+UNBIASED = "†"  # the mark
+
+
+def family(estimator: str) -> str:
+    """The name of an estimator, whatever its settings.
+
+    >>> family("TraceREINFORCE"), family("StochasticSoftmax")
+    ('T-REINFORCE+', 'SST')
+    """
+    return _LABELS.get(estimator, estimator)
+
+
+def title(config: dict[str, Any]) -> str:
+    """The name of an estimator with the number of its samples.
+
+    >>> title({"estimator": "TraceREINFORCE", "samples": 8}), title({"estimator": "RELAX", "samples": 1})
+    ('T-REINFORCE+ (K = 8) †', 'RELAX †')
+    >>> title({"estimator": "TraceREINFORCE", "samples": 1}), title({"estimator": "StochasticSoftmax", "samples": 1})
+    ('T-REINFORCE †', 'SST')
+    """
+    samples = config.get("samples", 1)
+    name = family(config["estimator"])
+    return marked(config["estimator"], f"{name} (K = {samples})" if samples > 1 else name.removesuffix("+"))
+
+
+def marked(estimator: str, name: str) -> str:
+    biased = estimator in ESTIMATORS and not ESTIMATORS[estimator].unbiased
+    return name if biased else f"{name} {UNBIASED}"
+
+
+def place(estimator: str) -> tuple[int, str]:
+    """To sort by: those the paper knows come first."""
+    return (list(_LABELS).index(estimator) if estimator in _LABELS else len(_LABELS)), estimator

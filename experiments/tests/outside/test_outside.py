@@ -1,0 +1,204 @@
+"""Anybody's experiment: a class outside of this repository, by module:Class and by an entry point; every command."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import one_file
+import pytest
+
+from gumtrace_experiments import Config, Experiment, evaluate, find, names, register, registry, restore, train
+from gumtrace_experiments.commands import main
+from gumtrace_experiments.loop import side_by_side
+from gumtrace_experiments.report.records import collect
+from gumtrace_experiments.store.errors import RunFolderError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+MINE = "one_file:Mine"
+SHORT = ["--calls", "32", "--iterations", "12", "--evaluate-every", "4", "--lr", "0.1"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """In a folder of its own, and in a process that has not met the class yet."""
+    monkeypatch.setattr(registry, "_registered", {})
+    registry._installed.cache_clear()
+    monkeypatch.chdir(tmp_path)
+    yield
+    registry._installed.cache_clear()
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """installed(name=value): distributions with these entry points are installed."""
+
+    def install(**entries):
+        points = [EntryPoint(name, value, registry.GROUP) for name, value in entries.items()]
+        monkeypatch.setattr(registry, "entry_points", lambda group: points)
+
+    return install
+
+
+def printed(capsys):
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("door", ["module:Class", "entry point"])
+def test_every_command(door, installed, capsys):
+    if door == "entry point":
+        installed(mine=MINE)
+    name = "mine" if door == "entry point" else MINE
+    assert main(["train", name, *SHORT, "--seeds", "0-1"]) == 0
+    runs = Path("runs/mine/TraceREINFORCE,calls=32,iterations=12,evaluate_every=4,lr=0.1")
+    assert f"runs in {runs}" in printed(capsys)
+    result = json.loads((runs / "seed-0" / "result.json").read_text())
+    assert result["gradient_std"] == {}
+    assert main(["evaluate", name]) == 0
+    rows = [json.loads(line) for line in printed(capsys).splitlines()]
+    assert rows[0] == {"run": str(runs / "seed-0"), "split": "test", **result["test"]}
+    assert len(rows) == 2
+    assert main(["table", name]) == 0
+    table = printed(capsys)
+    assert "worth" in table
+    assert "seeds 0–1." in table
+    assert f"gumtrace train {name} --estimator TraceREINFORCE --calls 32 " in table
+    assert main(["plot", name, "--out", "plots"]) == 0
+    assert Path("plots/worth.png").stat().st_size > 10_000
+    assert main(["sweep", name, *SHORT[:6], "--trials", "2", "--seed-sampler", "0"]) == 0
+    assert f"gumtrace train {name} " in printed(capsys)
+    assert len(collect(["runs/sweep-mine"])) == 2
+
+
+def test_smoke_has_a_default(capsys):
+    assert main(["train", MINE, "--smoke", "--out", "short"]) == 0
+    assert json.loads(Path("short/seed-0/config.json").read_text())["config"]["iterations"] == 60
+
+
+def test_a_run_that_was_cut_off_resumes(monkeypatch):
+    main(["train", MINE, *SHORT, "--out", "whole"])
+    advance = side_by_side.Run.advance
+
+    def cut(run):
+        if run.iteration == 6:
+            raise KeyboardInterrupt
+        return advance(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(side_by_side.Run, "advance", cut)
+        assert main(["train", MINE, *SHORT, "--out", "parts"]) == 130
+    assert main(["train", MINE, *SHORT, "--out", "parts"]) == 0
+    whole, parts = (Path(folder, "seed-0", "metrics.jsonl").read_text() for folder in ("whole", "parts"))
+    assert whole == parts
+
+
+def test_as_a_console_script_the_working_folder_is_searched(tmp_path):
+    """In a process whose path does not have it."""
+    shutil.copy(one_file.__file__, tmp_path / "module_of_my_own.py")
+    code = (
+        "import sys; sys.path.remove(''); from gumtrace_experiments.commands import main; sys.exit(main(sys.argv[1:]))"
+    )
+    path = [entry for entry in sys.path if entry and Path(entry) != Path(one_file.__file__).parent]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", code, "train", "module_of_my_own:Mine", *SHORT, "--out", "out"]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out/seed-0/config.json").read_text())["class"] == "module_of_my_own:Mine"
+
+
+def test_a_run_of_an_experiment_that_is_not_known(capsys):
+    """It is a good run: the message says how to read it, and does not advise to delete it."""
+    train(one_file.Mine, Config(calls=32, iterations=4, evaluate_every=4), Path("runs/mine"), progress=False)
+    assert main(["evaluate", "runs"]) == 2
+    said = capsys.readouterr().err
+    assert "runs/mine/seed-0 is a run of 'mine' (one_file:Mine), which is not known here" in said
+    assert "gumtrace evaluate one_file:Mine runs/mine/seed-0" in said
+    assert "delete" not in said
+    assert len(collect(["runs"])) == 1  # its record can be read
+    assert main(["evaluate", MINE, "runs/mine/seed-0"]) == 0
+    assert main(["evaluate", "runs"]) == 0  # it is known now
+    assert "mine" in names()
+
+
+def test_the_class_that_a_file_names_is_not_imported(capsys):
+    train(one_file.Mine, Config(calls=32, iterations=4, evaluate_every=4), Path("runs"), progress=False)
+    file = Path("runs/seed-0/config.json")
+    about = json.loads(file.read_text())
+    Path("imported.py").write_text("raise RuntimeError('code from a file')")
+    for where in ("imported:Mine", "not a class; rm -rf", 3):
+        file.write_text(json.dumps({**about, "class": where}))
+        with pytest.raises(RunFolderError, match="is a run of 'mine'"):
+            restore(Path("runs/seed-0"))
+
+
+def test_from_python():
+    config = Config(calls=32, iterations=4, evaluate_every=4)
+    (result,) = train(one_file.Mine, config, Path("runs"), progress=False)
+    folder = Path("runs/seed-0")
+    assert evaluate(folder, experiment=one_file.Mine) == result["test"]
+    with pytest.raises(RunFolderError, match="is a run of mine, not of listops"):
+        restore(folder, experiment=find("listops"))
+    assert register(one_file.Mine) is one_file.Mine
+    assert find("mine") is one_file.Mine
+    assert evaluate(folder) == result["test"]
+
+
+def test_pictures_and_files_are_optional(capsys):
+    train(one_file.Mine, Config(calls=32, iterations=4, evaluate_every=4), Path("runs"), progress=False)
+    assert main(["plot", MINE, "--run", "runs/seed-0"]) == 2
+    assert capsys.readouterr().err == "gumtrace plot: mine draws no pictures\n"
+    assert main(["evaluate", MINE, "runs", "--file", "some.tsv"]) == 2
+    assert "mine reads no files" in capsys.readouterr().err
+    assert main(["plot", "listops", "--run", "runs/seed-0"]) == 2
+    assert "is a run of mine, not of listops" in capsys.readouterr().err
+
+
+class Unfinished(Experiment):
+    name = "unfinished"
+
+
+class Taken(one_file.Mine):
+    name = "listops"
+
+
+class Slash(one_file.Mine):
+    name = "a/b"
+
+
+@pytest.mark.parametrize(
+    ("reference", "problem"),
+    [
+        ("nothing", "no experiment 'nothing'; there are graph-layout, listops, treebank, and any class given as"),
+        ("no.module:Mine", "no.module:Mine: there is no module 'no'"),
+        ("one_file:Yours", "one_file:Yours: one_file has no Yours"),
+        ("one_file:Config", "one_file:Config is not a subclass of gumtrace_experiments.Experiment"),
+        ("one_file:torch.nn", "one_file:torch.nn is not a subclass"),
+        (f"{__name__}:Unfinished", "Unfinished lacks selection_metric, evaluate, items, load, loss"),
+        (f"{__name__}:Taken", "Taken has the name of another experiment: 'listops' is gumtrace_experiments.listops"),
+        (f"{__name__}:Slash", "Slash: a name has letters, digits, '.', '_' and '-', and not 'a/b'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "sweep", "table", "plot"])
+def test_names_that_are_refused(reference, problem, command, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([command, reference])
+    assert end.value.code == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_an_error_in_the_module_is_not_hidden(tmp_path):
+    Path("broken_inside.py").write_text("import no_such_package\n")
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        find("broken_inside:Mine")
+
+
+def test_entry_points(installed):
+    """One of ours cannot be replaced, and names must agree."""
+    installed(listops=MINE, yours=MINE)
+    assert set(names()) == {"graph-layout", "listops", "treebank", "yours"}
+    assert find("listops").__module__ == "gumtrace_experiments.listops.experiment"
+    with pytest.raises(ValueError, match="one_file:Mine is installed as 'yours', but its name is 'mine'"):
+        find("yours")
