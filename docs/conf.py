@@ -1,6 +1,7 @@
 """The site: sphinx-build docs docs/_build/html, or `make docs`."""
 
 import logging
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,8 @@ myst_heading_anchors = 3
 nb_execution_mode = "force"  # never a cache: it would not notice that the library changed
 nb_execution_raise_on_error = True
 nb_execution_timeout = 180
+nb_execution_in_temp = True  # pages may write files
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # their `gumtrace` is ours
 nb_execution_show_tb = True
 nb_merge_streams = True
 # A printed line may come in two messages. nbclient joins them as they are, myst-nb with a new line between.
