@@ -16,7 +16,7 @@ from layout_decoders import EXACT, GRADIENT, HALF, SIZES, VALUE, decoder, error,
 
 from gumtrace.estimators import ESTIMATORS
 from gumtrace_experiments import find
-from gumtrace_experiments.graph_layout import messages, model
+from gumtrace_experiments.graph_layout import fused_decoder, messages, repeated_messages
 
 everywhere, poisoned, precision = layout_decoders.everywhere, layout_decoders.poisoned, layout_decoders.precision
 pytestmark = pytest.mark.usefixtures("one_thread", "poisoned", "precision")
@@ -44,11 +44,13 @@ def test_the_decoder_is_that_of_torch(structures, half):
     assert all(e < (GRADIENT if half else EXACT) for e in found[2:])
 
 
-@pytest.mark.parametrize(("structures", "kept"), [(trees, messages.KEPT), (soft, messages.KEPT), (trees, 0)])
+@pytest.mark.parametrize(
+    ("structures", "kept"), [(trees, repeated_messages.KEPT), (soft, repeated_messages.KEPT), (trees, 0)]
+)
 def test_steps_of_a_loop(structures, kept, monkeypatch):
     """Gradients to the weights are made once for all steps, where there is room for that: for all that a backward pass
     reaches, which may be fewer than were announced, and whatever was asked for before."""
-    monkeypatch.setattr(messages, "KEPT", kept)
+    monkeypatch.setattr(repeated_messages, "KEPT", kept)
     products, mm = [], torch.mm
     monkeypatch.setattr(torch, "mm", lambda *given, **out: products.append(1) or mm(*given, **out))
     structure, hard, runs = structures(5, 3, 1), structures is trees, []
@@ -81,11 +83,11 @@ def test_frozen_weights_keep_nothing():
 @pytest.mark.parametrize("structures", [trees, soft])
 def test_a_second_derivative_is_refused(structures):
     made, x, structure = decoder(4, 16), frames(SIZES["one"]), structures(4, 1, 1)
-    out = model._messages(x, made._prepare(structure, hard=structures is trees))
+    out = fused_decoder._messages(x, made._prepare(structure, hard=structures is trees))
     (grad,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match="twice=True"):
         grad.sum().backward()
-    second = messages.Repeated(made._prepare(structure, hard=structures is trees).second, 1)
+    second = repeated_messages.RepeatedMessages(made._prepare(structure, hard=structures is trees).second, 1)
     out = second(torch.rand(1, 4, 1, 2, 2, 16, device=DEVICE, requires_grad=True))
     with pytest.raises(NotImplementedError, match="twice=True"):
         out.sum().backward(create_graph=True)

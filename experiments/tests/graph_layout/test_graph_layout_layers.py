@@ -10,8 +10,8 @@ from common import seeded
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gumtrace as gt
+from gumtrace_experiments.graph_layout.fused_decoder import FusedDecoder
 from gumtrace_experiments.graph_layout.layers import Layer, Repeated
-from gumtrace_experiments.graph_layout.model import Decoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -22,7 +22,7 @@ both_structures = pytest.mark.parametrize("hard", [True, False])
 
 def decoder(dtype=torch.float64):
     torch.manual_seed(0)
-    return Decoder(N, HIDDEN).to(dtype)
+    return FusedDecoder(N, HIDDEN).to(dtype)
 
 
 def scene(hard, samples=2, dtype=torch.float64):
@@ -68,7 +68,7 @@ def test_gradients_are_those_of_autograd(hard, samples, dtype):
 def test_in_half_precision(hard):
     """Autograd rounds what it adds up at every step; we do not."""
     torch.manual_seed(0)
-    model, runs = Decoder(N, 64), []
+    model, runs = FusedDecoder(N, 64), []
     first, structure = scene(hard, 8, torch.float32)
     exact = torch.autograd.grad(loss_of(model.unroll(first, structure, STEPS, hard=hard)), leaves(model, structure))
     with torch.autocast("cpu", torch.bfloat16):

@@ -1,46 +1,23 @@
-"""The networks of graph layout against Neural Relational Inference written out pair by pair."""
+"""The networks of graph layout against Neural Relational Inference written out pair by pair, and the fused decoder
+against the plain one."""
 
 import copy
 
 import pytest
 import torch
 from common import seeded
+from layout_networks import FRAMES, HIDDEN, ITEMS, SAMPLES, frames, make, soft, trees
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
-import gumtrace as gt
-from gumtrace_experiments.graph_layout.model import Decoder, Encoder
+from gumtrace_experiments.graph_layout.decoder import Decoder
+from gumtrace_experiments.graph_layout.encoder import Encoder
+from gumtrace_experiments.graph_layout.fused_decoder import FusedDecoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SIZES = pytest.mark.parametrize("n", [5, 10])
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
-HIDDEN, ITEMS, FRAMES, SAMPLES = 12, 3, 4, 2
-
-
-def make(network, n, dtype=torch.float64):
-    """With what initialisation leaves alike made different: biases, and the scales and statistics of batch norm."""
-    torch.manual_seed(0)
-    model = Encoder(FRAMES, n, HIDDEN) if network is Encoder else Decoder(n, HIDDEN)
-    with torch.no_grad():
-        for name, x in [*model.named_parameters(), *model.named_buffers()]:
-            if x.dim() == 1:
-                x.copy_(torch.rand_like(x) + 0.5 if "norm" in name else x + 0.3 * torch.randn_like(x))
-    return model.to(dtype)
-
-
-def frames(n, *batch, dtype=torch.float64):
-    return torch.rand(*batch, n, 2, dtype=dtype, generator=seeded(1)) * 2 - 1
-
-
-def trees(n, *batch, dtype=torch.float64):
-    return gt.SpanningTree(torch.zeros(n, n, dtype=dtype)).sample(batch, generator=seeded(2))
-
-
-def soft(n, *batch):
-    """Any numbers, nor need they be symmetric: X[i, j] weighs the message from i to j."""
-    return torch.rand(*batch, n, n, dtype=torch.float64, generator=seeded(3))
 
 
 def ordered_pairs(n):
@@ -91,17 +68,12 @@ def literal_step(model, x, structure):
     return x + model.out3(torch.relu(model.out2(torch.relu(model.out1(hidden)))))
 
 
-def literal_decoder(model, positions, structure):
-    """Positions (S, B, F, n, 2), structures (S, B, n, n)."""
-    return literal_step(model, positions, structure[:, :, None])
-
-
-def literal_unroll(model, first, structure, steps):
-    x, made = first.expand(*structure.shape[:-1], 2), []
-    for _ in range(steps):
-        x = literal_step(model, x, structure)
-        made.append(x)
-    return torch.stack(made, -3)
+def plain(model):
+    """The plain decoder, with the parameters themselves of a fused one."""
+    made = Decoder(model.nodes, HIDDEN)
+    for name, part in model.named_children():
+        setattr(made, name, part)
+    return made
 
 
 # --- comparisons ---
@@ -135,27 +107,40 @@ def test_the_encoder_is_the_literal_one(n, training):
 
 
 @SIZES
+@pytest.mark.parametrize("structures", [trees, soft])
+def test_the_plain_decoder_is_the_literal_one(n, structures):
+    model, structure = make(Decoder, n), structures(n, SAMPLES, ITEMS).requires_grad_()
+    positions = frames(n, SAMPLES, ITEMS, FRAMES).requires_grad_()
+    ours, theirs = model(positions, structure), literal_step(model, positions, structure[:, :, None])
+    assert_equal([ours], [theirs])
+    assert_equal(gradients(model, ours, positions, structure), gradients(model, theirs, positions, structure))
+    twice = model.unroll(positions[:, :, 0], structure, 2)
+    assert_equal([twice[:, :, 0]], [ours[:, :, 0]])
+    assert_equal([twice[:, :, 1]], [literal_step(model, twice[:, :, 0], structure)])
+
+
+@SIZES
 @pytest.mark.parametrize("hard", [True, False])
 @pytest.mark.parametrize("shared", [True, False])
-def test_the_decoder_is_the_literal_one(n, hard, shared):
-    model = make(Decoder, n)
+def test_the_fused_decoder_is_the_plain_one(n, hard, shared):
+    model = make(FusedDecoder, n)
     structure = (trees if hard else soft)(n, SAMPLES, ITEMS)
     own = frames(n, SAMPLES, ITEMS, FRAMES)
     positions = own[0] if shared else own
     ours = model(positions, structure, hard=hard)
-    theirs = literal_decoder(model, positions.expand_as(own), structure)
+    theirs = plain(model)(positions, structure)
     assert_equal([ours], [theirs])
     assert_equal(gradients(model, ours), gradients(model, theirs))
 
 
 @SIZES
 @pytest.mark.parametrize("hard", [True, False])
-def test_the_unrolled_decoder_is_the_literal_one(n, hard):
-    model = make(Decoder, n)
+def test_the_unrolled_fused_decoder_is_the_plain_one(n, hard):
+    model = make(FusedDecoder, n)
     structure = (trees if hard else soft)(n, SAMPLES, ITEMS)
     first = frames(n, ITEMS).requires_grad_()
     ours = model.unroll(first, structure, 3, hard=hard)
-    theirs = literal_unroll(model, first, structure, 3)
+    theirs = plain(model).unroll(first, structure, 3)
     assert ours.shape == (SAMPLES, ITEMS, 3, n, 2)
     assert_equal([ours], [theirs])
     assert_equal(gradients(model, ours, first), gradients(model, theirs, first))
@@ -163,18 +148,18 @@ def test_the_unrolled_decoder_is_the_literal_one(n, hard):
 
 @SIZES
 def test_gradients_reach_soft_structures(n):
-    model = make(Decoder, n)
+    model = make(FusedDecoder, n)
     structure = soft(n, SAMPLES, ITEMS).requires_grad_()
     positions = frames(n, SAMPLES, ITEMS, FRAMES)
     for ours, theirs in (
-        (model(positions, structure, hard=False), literal_decoder(model, positions, structure)),
+        (model(positions, structure, hard=False), plain(model)(positions, structure)),
         (
             model(positions[0], structure, hard=False),
-            literal_decoder(model, positions[0].expand_as(positions), structure),
+            plain(model)(positions[0], structure),
         ),
         (
             model.unroll(positions[0, :, 0], structure, 2, hard=False),
-            literal_unroll(model, positions[0, :, 0], structure, 2),
+            plain(model).unroll(positions[0, :, 0], structure, 2),
         ),
     ):
         assert_equal(gradients(model, ours, structure), gradients(model, theirs, structure))
@@ -182,7 +167,7 @@ def test_gradients_reach_soft_structures(n):
 
 @SIZES
 def test_both_ways_agree_on_trees(n):
-    model = make(Decoder, n)
+    model = make(FusedDecoder, n)
     structure, positions = trees(n, 7, 20), frames(n, 20, FRAMES)
     for run in (
         lambda hard: model(positions, structure, hard=hard),
@@ -195,7 +180,7 @@ def test_both_ways_agree_on_trees(n):
 @pytest.mark.parametrize("hard", [True, False])
 def test_shapes_of_samples_and_batches(hard):
     """Leading dimensions that positions lack are samples; one by one gives the same."""
-    n, model = 5, make(Decoder, 5)
+    n, model = 5, make(FusedDecoder, 5)
     structure, positions = trees(n, 2, 3, 4), frames(n, 3, 4, FRAMES)
     together = model(positions, structure, hard=hard)
     unrolled = model.unroll(positions[..., 0, :, :], structure, 2, hard=hard)
@@ -219,7 +204,7 @@ def test_logits_are_symmetric_and_follow_the_names_of_nodes(training):
 
 @pytest.mark.parametrize("hard", [True, False])
 def test_predictions_follow_the_names_of_nodes(hard):
-    n, model = 10, make(Decoder, 10)
+    n, model = 10, make(FusedDecoder, 10)
     structure, positions = (trees if hard else soft)(n, SAMPLES, ITEMS), frames(n, ITEMS, FRAMES)
     order = torch.randperm(n, generator=seeded(5))
     renamed = structure[..., order, :][..., order]
@@ -240,7 +225,7 @@ def test_a_channel_that_was_constant_in_training_does_not_explode():
 
 def test_initialisation():
     torch.manual_seed(0)
-    encoder, decoder = Encoder(10), Decoder()
+    encoder, decoder = Encoder(10), FusedDecoder()
     for layer in (m for m in encoder.modules() if isinstance(m, nn.Linear)):
         outputs, inputs = layer.weight.shape
         want = (2 / (inputs + outputs)) ** 0.5
@@ -250,86 +235,3 @@ def test_initialisation():
         bound = layer.in_features**-0.5
         assert 0.9 * bound < layer.weight.abs().max().item() <= bound
     assert not {"ends", "receivers"} & {*encoder.state_dict(), *decoder.state_dict()}  # constants are not learned
-
-
-# --- half precision ---
-
-
-class Dtypes(TorchDispatchMode):
-    """Notes the size and dtype of what matrix products read."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.overloadpacket.__name__ in ("mm", "addmm", "bmm"):
-            left, right = [x for x in args if torch.is_tensor(x)][-2:]
-            self.seen.add((left.shape[-1], right.shape[-1], left.dtype))
-        return func(*args, **(kwargs or {}))
-
-
-def small(network):
-    """In float32, wide enough that roundings average out, and a call of it."""
-    torch.manual_seed(0)
-    if network is Encoder:
-        model = Encoder(FRAMES, 5, 64)
-        return model, model
-    model = Decoder(5, 64)
-    structure = trees(5, SAMPLES, 16, dtype=torch.float32)
-    return model, lambda x, hard=network == "hard": model(x, structure, hard=hard)
-
-
-@pytest.mark.parametrize("network", [Encoder, "hard", "soft"])
-def test_half_precision(network):
-    """A rounding is off by at most 2⁻⁹, relatively; some ten of them follow each other, and most of a sum's cancel."""
-    model, call = small(network)
-    positions = frames(5, 16, FRAMES, dtype=torch.float32)
-    offset = 0 if network is Encoder else positions  # what the decoder adds is not rounded
-    runs = []
-    for half in (False, True):
-        model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            out = call(positions)
-        assert out.dtype == torch.float32
-        out.square().mean().backward()
-        runs.append([out.detach() - offset, *(p.grad for p in model.parameters())])
-    value, rough = runs[0][0], runs[1][0]
-    assert 0 < (value - rough).norm() / value.norm() < 10 * 2**-9
-    for exact, rough in zip(*[r[1:] for r in runs], strict=True):
-        assert rough.dtype == torch.float32
-        assert (exact - rough).norm() < 0.1 * exact.norm()  # a bias's is a sum that cancels: its errors do not
-
-
-@pytest.mark.parametrize("network", [Encoder, "hard", "soft"])
-def test_half_precision_is_for_wide_layers(network):
-    _, call = small(network)
-    with torch.autocast("cpu", torch.bfloat16), Dtypes() as dtypes:
-        call(frames(5, 16, FRAMES, dtype=torch.float32))
-    reading, writing = (2 * FRAMES, 1) if network is Encoder else (2, 2)
-    for inputs, outputs, dtype in dtypes.seen:
-        assert (dtype == torch.float32) == (inputs == reading or outputs == writing)
-    assert (64, 64, torch.bfloat16) in dtypes.seen
-
-
-# --- compiled ---
-
-
-def test_no_graph_breaks():
-    n, structure = 5, trees(5, SAMPLES, ITEMS, dtype=torch.float32)
-    positions = frames(n, ITEMS, FRAMES, dtype=torch.float32)
-    encoder, decoder = make(Encoder, n, torch.float32), make(Decoder, n, torch.float32)
-    twin = copy.deepcopy(encoder)
-
-    def run(encoder, forward, unroll):
-        with torch.autocast("cpu", torch.bfloat16):
-            yield encoder(positions)
-            yield forward(positions, structure, hard=False)
-            yield unroll(positions[:, 0], structure, 2, hard=True)
-
-    parts = [torch.compile(f, fullgraph=True, backend="aot_eager") for f in (encoder, decoder, decoder.unroll)]
-    compiled = [*run(*parts)]
-    for ours, theirs in zip(compiled, run(twin, decoder, decoder.unroll), strict=True):
-        torch.testing.assert_close(ours, theirs)
-    sum(x.square().sum() for x in compiled).backward()
-    assert all(p.grad.isfinite().all() for p in [*encoder.parameters(), *decoder.parameters()])

@@ -7,8 +7,8 @@ from common import seeded
 from kernelcases import DEVICE
 
 import gumtrace as gt
-from gumtrace_experiments.graph_layout import messages, model
-from gumtrace_experiments.graph_layout.model import Decoder
+from gumtrace_experiments.graph_layout import fused_decoder, messages
+from gumtrace_experiments.graph_layout.fused_decoder import FusedDecoder
 
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # the interpreter multiplies the bits of bfloat16
 SIZES = {  # nodes, hidden, items, frames, samples
@@ -68,7 +68,7 @@ def everywhere(monkeypatch):
 
 def decoder(n, hidden, dtype=torch.float32):
     torch.manual_seed(0)
-    made = Decoder(n, hidden)
+    made = FusedDecoder(n, hidden)
     for layer in [*made.message1, *made.message2]:
         torch.nn.init.normal_(layer.bias, std=0.3)
     return made.to(DEVICE, dtype)
@@ -97,8 +97,8 @@ def summed(size, dtype=torch.float32, structures=trees):
     made, x = decoder(n, hidden, dtype), frames(size, dtype)
     structure = structures(n, items, samples, dtype=dtype)
     wiring = made._prepare(structure, hard=structures is trees)
-    assert isinstance(wiring, model._Fused) == (dtype == torch.float32)
-    out = model._messages(x, wiring).reshape(items, samples, n, count, hidden)
+    assert isinstance(wiring, fused_decoder._Fused) == (dtype == torch.float32)
+    out = fused_decoder._messages(x, wiring).reshape(items, samples, n, count, hidden)
     weights = torch.randn(out.shape, generator=seeded(3)).to(out)
     inputs = [x, *made.message1.parameters(), *made.message2.parameters(), *[structure] * structure.requires_grad]
     return [out.detach(), *torch.autograd.grad((out * weights).sum(), inputs)]

@@ -16,7 +16,8 @@ from gumtrace_experiments.config import Config
 from gumtrace_experiments.estimators import build_estimator, suggest_estimator
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.graph_layout.data import Layouts, Split, load
-from gumtrace_experiments.graph_layout.model import Decoder, Encoder
+from gumtrace_experiments.graph_layout.encoder import Encoder
+from gumtrace_experiments.graph_layout.fused_decoder import FusedDecoder
 from gumtrace_experiments.report.layout import Report
 
 VARIANCE = 5e-5  # of a coordinate, given the one predicted
@@ -63,7 +64,7 @@ class GraphLayout(Experiment):
         super().__init__(config, data)
         seen = config.frames * config.nodes * 2
         self.encoder = Encoder(config.frames, config.nodes, config.hidden)
-        self.decoder = Decoder(config.nodes, config.hidden)
+        self.decoder = FusedDecoder(config.nodes, config.hidden)
         self.estimator = build_estimator(
             config,
             critic=lambda: Critic(config.nodes**2, seen, config.critic_hidden),

@@ -1,7 +1,7 @@
 """Messages between the nodes of graphs, summed up at their receivers: one operator of torch, for CUDA devices.
 
-`model.py` says what is computed, and does it on any device. Here nothing is kept at the pairs: the backward pass
-computes once more what it needs there. torch.compile takes the operator as it is. It can be differentiated once.
+`fused_decoder.py` says what is computed, and does it on any device. Here nothing is kept at the pairs: the backward
+pass computes once more what it needs there. torch.compile takes the operator as it is. It can be differentiated once.
 """
 
 from importlib.util import find_spec
@@ -15,7 +15,6 @@ WIDEST = 512
 SUMS = 64  # that a program makes of soft structures: of several receivers, in several samples
 TOGETHER = 8  # samples at most; where there are more, the messages are made once more
 SHARED = 120 * 1024  # bytes of shared memory that a program may take
-KEPT = 1 << 30  # bytes at the pairs of all steps, for their one gradient to the second layer
 # Tiles of pairs, blocks of outputs and of inputs: for TF32 and half precision, and for float32. Larger ones do not fit
 # into the registers.
 ROUGH: dict[str, Any] = {"ROWS": 128, "COLUMNS": 128, "DEPTH": 32, "PRECISION": "tf32", "num_warps": 8, "num_stages": 3}
@@ -90,12 +89,12 @@ def _grad(
     grad: Tensor, halves: Tensor, bias: Tensor, used: Tensor, turned: Tensor, wiring: Tensor, to_wiring: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """To the halves, the weight, the bias and, if so wanted, the wiring; else nothing is at its place."""
-    made = _Pairs(halves, used, wiring)
-    to_halves, grad_wiring = _go_back(made, 0, grad, halves, bias, used, turned, wiring, to_wiring)
+    made = Pairs(halves, used, wiring)
+    to_halves, grad_wiring = pair_gradients(made, 0, grad, halves, bias, used, turned, wiring, to_wiring)
     return to_halves, *made.to_second(), grad_wiring
 
 
-class _Pairs:
+class Pairs:
     """What the backward passes of some steps leave at the pairs: those of type 0 in all steps, then those of type 1."""
 
     def __init__(self, halves: Tensor, used: Tensor, wiring: Tensor, steps: int = 1):
@@ -126,8 +125,8 @@ class _Pairs:
         return weight.float(), self.grad_bias[:steps].sum((0, 1))
 
 
-def _go_back(
-    made: _Pairs,
+def pair_gradients(
+    made: Pairs,
     step: int,
     grad: Tensor,
     halves: Tensor,
@@ -236,71 +235,3 @@ def _backward_twice(ctx, *grads):
 
 sum_messages.register_autograd(_backward, setup_context=_keep)
 _grad.register_autograd(_backward_twice)
-
-
-# --- in several steps ---
-
-
-def repeated(second: Second, steps: int) -> "Second | Repeated":
-    """For a loop of so many steps, unless they would take too much memory at once."""
-    pairs = second.wiring.numel() * (2 if second.wiring.is_floating_point() else 1)
-    kept = 2 * steps * pairs * second.used.shape[-1] * second.used.element_size()
-    return Repeated(second, steps) if kept <= KEPT else second
-
-
-class Repeated:
-    """`sum_messages` in `steps` steps at most, of one frame each: gradients to the second layer are made once for all.
-
-    What the backward pass has at the pairs is kept until then, as if all steps were frames of one call.
-    """
-
-    def __init__(self, second: Second, steps: int):
-        self.given = second.bias.detach(), *second[2:]
-        self.tape = _Tape(steps)
-        self.gates = enumerate(_Gate.apply(self.tape, second.weight, second.bias))
-
-    def __call__(self, halves: Tensor) -> Tensor:
-        return _Step.apply(self.tape, *next(self.gates), halves, *self.given)
-
-
-class _Tape:
-    def __init__(self, steps: int):
-        self.steps, self.made = steps, None
-
-
-class _Gate(torch.autograd.Function):
-    """The second layer before it is ever used, as in layers.py. Each step gets a tensor without elements: its gradient
-    says that the step has been there."""
-
-    @staticmethod
-    def forward(ctx, tape, weight, bias):  # type: ignore[override]
-        ctx.set_materialize_grads(False)
-        ctx.tape = tape
-        return tuple(weight.new_empty(0) for _ in range(tape.steps))
-
-    @staticmethod
-    def backward(ctx, *grads):  # type: ignore[override]
-        """A step that a gradient reaches passes it on to those before."""
-        made, ctx.tape.made = ctx.tape.made, None
-        return None, *made.to_second(sum(grad is not None for grad in grads))
-
-
-class _Step(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, tape, step, gate, halves, *given):  # type: ignore[override]
-        ctx.tape, ctx.step = tape, step
-        ctx.save_for_backward(halves, *given)
-        bias, used, turned, wiring = given
-        return sum_messages(halves, used, bias, used, turned, wiring)
-
-    @staticmethod
-    def backward(ctx, grad):  # type: ignore[override]
-        if torch.is_grad_enabled():
-            raise NotImplementedError(ONCE)
-        halves, bias, used, turned, wiring = ctx.saved_tensors
-        _, _, to_gate, *_, to_wiring = ctx.needs_input_grad
-        if to_gate and ctx.tape.made is None:
-            ctx.tape.made = _Pairs(halves, used, wiring, ctx.tape.steps)
-        made, step = (ctx.tape.made, ctx.step) if to_gate else (_Pairs(halves, used, wiring), 0)
-        to_halves, grad_wiring = _go_back(made, step, grad, halves, bias, used, turned, wiring, to_wiring)
-        return None, None, halves.new_empty(0), to_halves, None, None, None, grad_wiring if to_wiring else None

@@ -1,0 +1,162 @@
+"""The decoder with less work: layers at the nodes instead of at the pairs (pairs.py), gradients to weights made once
+for all steps (layers.py), and on CUDA devices kernels of our own (messages.py). Under autocast the wide layers run in
+half precision, and what reads coordinates or writes results does not."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gumtrace_experiments.graph_layout import messages as fused
+from gumtrace_experiments.graph_layout.decoder import Decoder
+from gumtrace_experiments.graph_layout.layers import Layer, Repeated
+from gumtrace_experiments.graph_layout.pairs import at_nodes, ends, off_diagonal
+from gumtrace_experiments.graph_layout.repeated_messages import RepeatedMessages, repeated
+
+
+class FusedDecoder(Decoder):
+    """The same with less work.
+
+    `hard` says that a structure is a tree, 0/1 and symmetric. Each pair then goes through the network of its own type
+    alone, which halves the work; no gradient reaches the structure. Otherwise any numbers in [0, 1] will do, and weigh
+    the two messages of a pair. Then the messages do not depend on the structure, and samples with the same positions
+    share them: from three samples on that is less work, for trees as well.
+
+    `twice` says that what comes out will be differentiated twice, for which our own kernels and repeated layers have no
+    code.
+    """
+
+    ends: Tensor
+    receivers: Tensor
+
+    def __init__(self, nodes: int = 10, hidden: int = 256):
+        super().__init__(nodes, hidden)
+        self.compiled = False
+        pairs = ends(nodes)
+        self.register_buffer("ends", pairs, persistent=False)
+        self.register_buffer("receivers", pairs[:, 1::2].contiguous(), persistent=False)  # (n(n-1), n)
+
+    def forward(self, positions: Tensor, structure: Tensor, *, hard: bool = False, twice: bool = False) -> Tensor:
+        *batch, frames, n, _ = positions.shape
+        samples = structure.shape[: structure.dim() - 2 - len(batch)]
+        x = positions.reshape(-1, frames, n, 2).transpose(1, 2).contiguous()  # (I, n, F, 2)
+        structure = structure.reshape(samples.numel(), len(x), n, n).transpose(0, 1)  # (I, K, n, n)
+        moved = self._step(x, self._prepare(structure.to(x.dtype), hard, twice))  # (I, K, n, F, 2)
+        return moved.permute(1, 0, 3, 2, 4).reshape(*samples, *positions.shape)
+
+    def unroll(
+        self, first: Tensor, structure: Tensor, steps: int, *, hard: bool = False, twice: bool = False
+    ) -> Tensor:
+        n = self.nodes
+        x = first.expand(*structure.shape[:-1], 2).reshape(-1, n, 1, 2)  # (I, n, 1, 2): each sample has its own
+        once = not (twice or self.compiled or torch.compiler.is_compiling())
+        wiring = self._prepare(structure.reshape(-1, 1, n, n).to(x.dtype), hard, twice, steps if once else None)
+        frames = []
+        for _ in range(steps):
+            x = self._step(x, wiring).squeeze(1)
+            frames.append(x.squeeze(2))
+        return torch.stack(frames, 1).view(*structure.shape[:-2], steps, n, 2)
+
+    def compile(self, *args, **kwargs) -> None:
+        """The step alone: the rest is little work, and sorting is slow to compile."""
+        self._step, self.compiled = torch.compile(self._step, *args, **kwargs), True
+
+    def _prepare(
+        self, structure: Tensor, hard: bool, twice: bool = False, steps: int | None = None
+    ) -> "_Wiring | _Fused":
+        """All that does not change from step to step, for structures (I, K, n, n). If there are to be so many `steps`,
+        weights get their gradients from all of them at once."""
+        present = off_diagonal(structure.mT)  # (I, K, n(n-1)), sorted by receiver
+        layers = self._layers()
+        if steps is not None:
+            layers = [Repeated(layer, steps, structure[..., 0].numel()) for layer in layers]
+        second = torch.stack([layer.weight for layer in self.message2])  # type: ignore[arg-type]
+        second_bias = torch.stack([layer.bias for layer in self.message2])  # type: ignore[arg-type]
+        order = present.argsort(dim=-1, descending=True, stable=True) if hard else None  # edges first
+        if not twice and fused.serves(structure, hidden=second.shape[-1]):
+            wiring = present if order is None else order.to(torch.int32)
+            sums = fused.prepare(second, second_bias, wiring)
+            return _Fused(_Layers(*layers), sums if steps is None else repeated(sums, steps))
+        pairs = self._all_pairs(present) if order is None else self._sorted_pairs(order)
+        return _Wiring(_Layers(*layers), second.mT, second_bias[:, None], *pairs)
+
+    def _layers(self) -> Sequence[Layer]:
+        first = [at_nodes(layer.weight, layer.bias) for layer in self.message1]  # type: ignore[arg-type]
+        weight, bias = (torch.cat(x) for x in zip(*first, strict=True))
+        own, received = self.out1.weight.split([2, self.out2.in_features], 1)
+        dtype = fused.product_dtype(received)
+        return [
+            Layer(bias, (weight,)),
+            Layer(self.out1.bias, (own, received.to(dtype))),
+            Layer(self.out2.bias.to(dtype), (self.out2.weight.to(dtype),)),
+            Layer(self.out3.bias, (self.out3.weight,)),
+        ]
+
+    def _sorted_pairs(self, order: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each type its own. A tree has n - 1 edges, so that shapes are known without synchronising.
+
+        Edges are fewer than other pairs: padding makes both types one batch of matrix products.
+        """
+        n = self.nodes
+        edges, others = order.split([2 * (n - 1), (n - 1) * (n - 2)], -1)  # (I, K, pairs)
+        rows = max(edges.shape[-1], others.shape[-1])
+        padding = len(self.ends)  # a row of zeros, below
+        order = torch.stack([F.pad(p, (0, rows - p.shape[-1]), value=padding) for p in (others, edges)])
+        dtype = fused.product_dtype(self.ends)
+        ends, receivers = (F.pad(x.to(dtype), (0, 0, 0, 1))[order] for x in (self.ends, self.receivers))
+        return ends.flatten(2, 3), receivers.mT.flatten(1, 2)
+
+    def _all_pairs(self, present: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for both types, weighted in the sums."""
+        weights = torch.stack([1 - present, present])  # (2, I, K, pairs)
+        return self.ends, (weights[:, :, :, None] * self.receivers.T).flatten(2, 3)
+
+    def _step(self, x: Tensor, wiring: "_Wiring | _Fused") -> Tensor:
+        """(I, n, F, 2) to (I, K, n, F, 2)."""
+        items, n, frames, _ = x.shape
+        messages = _messages(x, wiring).reshape(items, -1, n, frames, self.out2.in_features)
+        # In place, on a view, the backward pass would copy.
+        hidden = torch.relu(wiring.layers.out1(x[:, None], messages))
+        hidden = torch.relu(wiring.layers.out2(hidden))
+        return x[:, None] + wiring.layers.out3(hidden)
+
+
+class _Layers(NamedTuple):
+    """Those at the nodes."""
+
+    first: Layer | Repeated  # of messages, to 4 hidden: both halves of type 0, both of type 1
+    out1: Layer | Repeated  # of nodes and the messages they receive
+    out2: Layer | Repeated
+    out3: Layer | Repeated
+
+
+class _Wiring(NamedTuple):
+    """What a step needs of both types of pairs: of those that are no edges, and of edges."""
+
+    layers: _Layers
+    second_weight: Tensor  # (2, hidden, hidden)
+    second_bias: Tensor  # (2, 1, hidden)
+    ends: Tensor  # (pairs, 2n), or (2, I, K pairs, 2n) where samples have their own
+    sums: Tensor  # (2, I, K n, pairs), or (2, I K, n, pairs): which messages reach a receiver, and their weights
+
+
+class _Fused(NamedTuple):
+    """The same for kernels of our own."""
+
+    layers: _Layers
+    second: fused.Second | RepeatedMessages
+
+
+def _messages(x: Tensor, wiring: _Wiring | _Fused) -> Tensor:
+    """Those that nodes (I, n, F, 2) receive, summed: (I, K, n, F, hidden), with some of these dimensions flattened."""
+    items, n, frames, _ = x.shape
+    halves = wiring.layers.first(x).view(items, n, frames, 2, 2, -1)
+    if isinstance(wiring, _Fused):
+        return wiring.second(halves)
+    halves = halves.permute(3, 0, 1, 4, 2, 5).reshape(2, items, 2 * n, -1)  # (2, I, 2n, F hidden)
+    hidden = wiring.second_weight.shape[-1]
+    at_pairs = torch.relu(wiring.ends @ halves)  # (2, I, pairs or K pairs, F hidden)
+    messages = torch.baddbmm(wiring.second_bias, at_pairs.view(2, -1, hidden), wiring.second_weight).relu_()
+    return (wiring.sums @ messages.view(2, wiring.sums.shape[1], -1, frames * hidden)).sum(0)
