@@ -47,8 +47,8 @@ docs: $(VENV)/.docs ## build the site into docs/_build/html, execute its pages, 
 RESULTS := experiments/results
 # First two: single recordings, for what they show beside all of them.
 results: $(VENV)/.dev ## put recorded runs into the pages that show them: tables and curves
-	@$(BIN)/gumtrace plot graph-layout $(RESULTS)/graph-layout/2026-11-15.jsonl --out build/one-start
-	@$(BIN)/gumtrace plot graph-layout $(RESULTS)/graph-layout/2026-11-15-unrolled.jsonl --out build/slow-decoder
+	@$(BIN)/gumtrace plot graph-layout $(RESULTS)/graph-layout/one-start.jsonl --out build/one-start
+	@$(BIN)/gumtrace plot graph-layout $(RESULTS)/graph-layout/unrolled-three-starts.jsonl --out build/slow-decoder
 	@cp build/one-start/precision.png $(RESULTS)/graph-layout/one-start.png
 	@cp build/slow-decoder/precision.png $(RESULTS)/graph-layout/slow-decoder.png
 	@$(BIN)/gumtrace plot graph-layout --out $(RESULTS)/graph-layout

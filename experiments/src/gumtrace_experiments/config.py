@@ -22,22 +22,22 @@ class Config:
     """Of the initial model, the order of the data, and all noise."""
     estimator: EstimatorName = "TraceREINFORCE"
     calls: int = 128
-    """Times the objective is evaluated an iteration, N: the same for every estimator, or as near as whole items get."""
+    """Objective calls an iteration, N: the same for every estimator, or as near as whole items get."""
     samples: int = 0
     """Structures for each item, K: a batch has N / K items. 0: what suits the estimator, 1 or 4."""
     temperature: float = 1.0
-    """Of relaxed structures; where REBAR starts to learn it."""
+    """Of relaxed structures; for REBAR, the initial one."""
     learn_temperature: bool = True
-    """REBAR: or keep it, which takes first derivatives of the objective alone, and less time."""
+    """REBAR. A fixed temperature takes only first derivatives of the objective, and less time."""
     draws: int = 4
     """GumbelRao: conditional draws for each structure."""
     extra: int = 64
-    """SurrogateREINFORCE: structures for each item that are not evaluated."""
+    """SurrogateREINFORCE: structures for each item on which only the surrogate is evaluated."""
     iterations: int = 50_000
     evaluate_every: int = 500
     """Iterations between evaluations; checkpoints are written then."""
     starts: int = 1
-    """Initial models that are tried: the one that is best on validation after `start_iterations` goes on from there."""
+    """Initial models that are tried: the one that is best on validation after `start_iterations` is trained on."""
     start_iterations: int = 1500
     """That each of them gets."""
     lr: float = 5e-4
@@ -47,7 +47,7 @@ class Config:
     schedule: Literal["constant", "cosine"] = "constant"
     """Of the learning rates: cosine takes them to zero at the last iteration."""
     clip: float = 0.0
-    """Longest gradient that is followed as it is, of the model, and of the estimator's own parameters; 0: any."""
+    """Norm to which gradients are clipped, of the model and of the estimator's own parameters apart; 0: not at all."""
     weight_decay: float = 0.0
     precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
     """Of matrix products on CUDA; a CPU computes in float32 unless it is bfloat16."""

@@ -1,5 +1,5 @@
 """Dropout whose randomness comes from a generator. torch's own draws from the generator of the whole process: runs side
-by side would disturb each other, and one that was cut off would not go on as it would have."""
+by side would disturb each other, and one that was interrupted would not resume as it would have continued."""
 
 from collections.abc import Sequence
 

@@ -69,7 +69,9 @@ def test_a_damaged_line_of_metrics(line, number, folder):
     lines[number - 1] = line
     path.write_text("\n".join(lines) + "\n")
     before = contents(folder)
-    with pytest.raises(RunFolderError, match=rf"metrics\.jsonl, line {number} cannot be read \(.*\): mend") as error:
+    with pytest.raises(
+        RunFolderError, match=rf"metrics\.jsonl, line {number} cannot be read \(.*\): correct the line"
+    ) as error:
         trained(folder.parent)
     assert len(str(error.value).splitlines()) == 1
     assert len(str(error.value)) < 500

@@ -45,7 +45,7 @@ def _report_hidden(shown: list[Record], name: str, recorded: Path, trained: Path
     """Own runs that recorded ones hide. One that was itself recorded is shown, and one of the same config is not."""
     try:
         own = collect([trained]) if trained.exists() else []
-    except RecordError as error:  # nobody asked for them
+    except RecordError as error:  # they were not asked for
         print(f"from {recorded}; {trained} is not shown, and cannot be read: {error}", file=sys.stderr)
         return
     known = {(record.key, canonical(record.result or {})) for record in shown}

@@ -31,7 +31,7 @@ class Options:
     profile: bool = False
     """Say where the time of an update goes, instead of training; made one by one, without a graph."""
     profile_updates: int = 20
-    """With --profile: updates to look at."""
+    """With --profile: number of updates."""
     profile_trace: Path | None = None
     """With --profile: a file for a timeline, for chrome://tracing or Perfetto."""
     smoke: bool = False
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         if options.seeds and any(option.partition("=")[0] == "--seed" for option in args.options):
             raise ValueError("--seed is for one run and --seeds for several: give one of them")
         if options.profile and (unused := [name for name in ("seeds", "graph") if getattr(options, name)]):
-            raise ValueError(f"--profile looks at one run without a graph: it takes no --{' and no --'.join(unused)}")
+            raise ValueError(f"--profile is of one run, without a graph: it takes no --{' and no --'.join(unused)}")
         if problem := device_problem(options.device):
             raise ValueError(problem)
         return (_profile if options.profile else _train)(args.experiment, config, options)

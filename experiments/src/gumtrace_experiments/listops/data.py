@@ -107,7 +107,7 @@ def load(
 def read(path: str | Path, operators: Collection[str] = OPERATORS, max_length: int | None = None) -> Split:
     """An original file, `.tsv` or `.tsv.xz`: one expression a line, after its value and a tab.
 
-    Every line is parsed and its value checked. How many are left out is said on stderr.
+    Every line is parsed and its value checked. How many are left out is reported on stderr.
 
     Args:
         operators: expressions with others are left out; `sampling.SAMPLED` are the paper's.

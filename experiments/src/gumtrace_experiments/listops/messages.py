@@ -173,7 +173,7 @@ def _backward(ctx, grad):
 
 
 def _keep_again(ctx, inputs, output):
-    ctx.set_materialize_grads(False)  # most often nobody asks for the gradient to the layer's
+    ctx.set_materialize_grads(False)  # most often the gradient to the layer's is not asked for
     *tensors, ctx.to_layer = inputs
     ctx.save_for_backward(*tensors)
 

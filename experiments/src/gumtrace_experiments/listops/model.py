@@ -1,4 +1,4 @@
-"""Encoder, classifier and critic of ListOps. Tokens are padded to one length: nothing here looks at a value, so that no
+"""Encoder, classifier and critic of ListOps. Tokens are padded to one length: nothing here reads a value, so that no
 host waits for its device, and padding changes neither the results of the others nor their gradients."""
 
 from collections.abc import Callable

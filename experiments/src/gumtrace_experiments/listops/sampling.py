@@ -22,7 +22,7 @@ from gumtrace_experiments.listops.expressions import CLOSE, OPERATORS, PADDING, 
 SAMPLED = OPERATORS[:3]  # min, max and med
 NESTED = 0.25  # the share of operators among arguments; as in ListOps
 CHUNK = 20_000  # expressions at a time: their state stays in the cache
-PATIENCE = 50  # chunks without a new expression, until it is said that there are none
+PATIENCE = 50  # chunks without a new expression, before it is an error that there are none
 
 
 def shortest(depth: int) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-AHEAD = 16  # replays that may wait for the device: enough for it never to wait for the host
+AHEAD = 16  # replays in the device's queue at most: enough for it never to be idle
 
 
 class Recording:

@@ -106,7 +106,7 @@ class Run:
 
     def _end_start(self, score: float) -> None:
         """Try the next initial model, or continue with the best."""
-        self.updater.totals()  # the next one begins anew
+        self.updater.totals()  # the next one starts at zero
         if self.starts.add(score, self.state_dict):
             self._restart(len(self.starts.scores))
         else:

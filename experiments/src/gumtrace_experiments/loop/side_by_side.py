@@ -1,4 +1,4 @@
-"""Several runs on one device, each on a stream of its own: while one is evaluated the others go on."""
+"""Several runs on one device, each on a stream of its own: while one is evaluated the others continue."""
 
 from collections.abc import Generator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -34,4 +34,4 @@ def advance(runs: list[Run]) -> Generator[tuple[int, list[Run]]]:
                     evaluated.append(run)
             yield len(free), evaluated
     finally:
-        threads.shutdown(cancel_futures=True)  # what is under way ends, what waits does not begin
+        threads.shutdown(cancel_futures=True)  # what is running ends, what is queued does not start

@@ -46,7 +46,7 @@ def train(
         seeds: by default the config's own.
         data: folder for data sets that were made or fetched.
         compile: the model by torch.compile.
-        graph: record the update as a CUDA graph; the estimator must not look at values.
+        graph: record the update as a CUDA graph; the estimator must not synchronise.
         watch: called after each evaluation of a run; what it raises ends the training.
     """
     workers = Workers(torch.device(device))
@@ -128,7 +128,7 @@ def _advance(runs: list[Run], progress: bool, watch: Callable[[Run], None] | Non
                 if watch is not None:
                     watch(run)
             if progress and bar.disable:
-                log.tell(updates, evaluated)
+                log.write(updates, evaluated)
             bar.update(updates)
             bar.total = bar.n + sum(run.left for run in runs)  # less than it was, if a run or a start diverged
             bar.set_postfix_str(" ".join(_score(run) for run in runs), refresh=False)
@@ -142,7 +142,7 @@ class _Log:
         self.starts = {run: len(run.starts.scores) for run in runs}
         self.diverged: list[Run] = []
 
-    def tell(self, updates: int, evaluated: list[Run]) -> None:
+    def write(self, updates: int, evaluated: list[Run]) -> None:
         self.done += updates
         for run in self.runs:
             scores = run.starts.scores[self.starts[run] :]  # a thread may be adding one

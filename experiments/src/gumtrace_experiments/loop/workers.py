@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Workers:
-    """This process among the others. One alone needs nothing and nobody."""
+    """This process among the others; lightning-fabric is imported only if there are any."""
 
     def __init__(self, device: torch.device):
         self.world = int(os.environ.get("WORLD_SIZE", 1))

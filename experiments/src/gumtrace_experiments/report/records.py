@@ -32,7 +32,7 @@ class Record:
     machine: dict[str, Any]
     result: dict[str, Any] | None  # iteration of the best checkpoint, its metrics by split; seconds
     curve: dict[str, list]  # iteration, and each metric of the validation set, None where it was not measured
-    pruned: bool = False  # given up by a search: nobody waits for its result
+    pruned: bool = False  # by a sweep: there will be no result
 
     @property
     def seed(self) -> int:

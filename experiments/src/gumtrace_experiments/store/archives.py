@@ -18,7 +18,7 @@ class Foreign(Unreadable):
 
 
 def unpacked(content: bytes) -> Any:
-    """What torch.save was given, with all tensors on the CPU. Files have checksums, which torch does not look at."""
+    """What torch.save was given, with all tensors on the CPU. Files have checksums, which torch does not verify."""
     try:
         with ZipFile(io.BytesIO(content)) as parts:
             harmed, names = parts.testzip(), parts.namelist()

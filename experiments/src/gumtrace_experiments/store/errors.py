@@ -21,7 +21,7 @@ class OtherWeights(RunFolderError):
 
 
 def damaged(path: Path, reason: str) -> RunFolderError:
-    return RunFolderError(f"{path} cannot be read ({reason}): delete its folder, and the run begins anew")
+    return RunFolderError(f"{path} cannot be read ({reason}): restore it, or delete the folder to train anew")
 
 
 def other_version(path: Path, reason: str) -> RunFolderError:

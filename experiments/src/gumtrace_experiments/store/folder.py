@@ -1,5 +1,5 @@
 """The folder of a run: its config, metrics as JSON lines and TensorBoard events, the best checkpoint, and the state to
-go on from. Whenever the process is killed, what is on disk is whole: files are written beside and renamed."""
+resume from. Whenever the process is killed, what is on disk is whole: files are written beside and renamed."""
 
 import json
 import math
@@ -124,7 +124,7 @@ class RunFolder:
     def close(self) -> None:
         if self._events is not None:
             self._events.close()
-        if self._unused:  # the run was refused: nobody should count it as unfinished
+        if self._unused:  # the run was refused, and should not count as unfinished
             (self.path / CONFIG).unlink(missing_ok=True)
         give_back(self._lock)
 

@@ -17,7 +17,7 @@ from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.sweep.study import DONE, Sweep, SweepError, best, claim, count, open_study
 from gumtrace_experiments.sweep.worker import POLL, Worker
 
-FOREVER = 60 * 24 * 365  # minutes: submitit stops local jobs after two, unless told otherwise
+FOREVER = 60 * 24 * 365  # minutes: submitit stops local jobs after two by default
 REQUEUES = 100  # of a Slurm job that reached its time limit
 LOST = "its worker ended"
 LEAVE = 60.0  # seconds for workers to leave a study that is done; then they are still waiting for a machine
@@ -128,7 +128,7 @@ class Progress:
 
     def __init__(self, study: Study, trials: int):
         self.study, self.trials = study, trials
-        self._told = set(self._failures())
+        self._reported = set(self._failures())
         self._bar = tqdm(total=trials, initial=count(study, DONE), unit="trial", file=sys.stderr, disable=None)
 
     def __enter__(self) -> "Progress":
@@ -140,8 +140,8 @@ class Progress:
     def show(self, run: Run | None = None) -> bool:
         """How things are; says whether the study has its trials."""
         for number, reason in self._failures().items():
-            if number not in self._told:
-                self._told.add(number)
+            if number not in self._reported:
+                self._reported.add(number)
                 self.say(f"trial {number} failed: {reason}")
         parts = [f"best {trial.value:.5g} (trial {trial.number})" for trial in best(self.study)[:1]]
         if run is not None:

@@ -40,7 +40,7 @@ RETRY_OF = "retry_of"  # attribute of a trial: the number of the one before
 
 
 class SweepError(Exception):
-    """The sweep cannot begin, or go on; the message says why."""
+    """The sweep cannot be started or resumed; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Sweep:
         return self.out / "workers" if self.on_database else self.journal.with_name(f"{self.journal.name}.workers")
 
     def folder(self, config: Config) -> Path:
-        """A trial's: a function of its config, so that a trial that is tried again goes on from its checkpoint."""
+        """A trial's: a function of its config, so that a trial that is tried again resumes from its checkpoint."""
         return self.out / f"trial-{digest(config)}"
 
 
@@ -136,7 +136,7 @@ def open_study(sweep: Sweep, worker: int = 0) -> Study:
             raise
         reason = f"damaged, or no journal of Optuna: {type(error).__name__}: {_reason(error)}"
         raise SweepError(f"cannot open the study in {sweep.journal}: {reason}") from error
-    # A sampler begins anew with each process: from its seed alone it would repeat what is in the study already.
+    # A sampler starts afresh in each process: from its seed alone it would repeat what is in the study already.
     seed = None if sweep.seed is None else derive_seed(sweep.seed, worker, count(study)) % 2**32
     study.sampler = TPESampler(seed=seed, constant_liar=True)
     return study

@@ -1,4 +1,4 @@
-"""A worker of a sweep: it asks the study for a trial, trains it, tells how good it was, and asks again.
+"""A worker of a sweep: it asks the study for a trial, trains it, reports its score, and asks again.
 
 Workers share the study's storage and nothing else, and may be killed at any time. Each holds a lock for its life and
 writes its name into its trials: a running trial whose worker's lock is free is failed and queued again by the next to
@@ -25,7 +25,7 @@ from gumtrace_experiments.store.folder import PRUNED, write_json
 from gumtrace_experiments.store.locks import alive, exclusive, presence
 from gumtrace_experiments.sweep.study import DONE, Sweep, SweepError, claim, count, give_up, open_study
 
-POLL = 1.0  # seconds between looks at a study
+POLL = 1.0  # seconds between polls of a study
 UNOWNED = 60.0  # seconds that a trial may run without a worker's name in it
 PATIENCE = 10  # trials that may fail one after the other
 
@@ -121,7 +121,7 @@ class Worker:
             raise Unsuitable(str(error)) from error
 
     def _train(self, config: Config, trial: Trial) -> float:
-        """To the end, or until it is pruned: then a mark in the folder of the run says that nobody goes on with it."""
+        """To the end, or until it is pruned: then a mark in the folder of the run says that it will not be resumed."""
         mark = self.sweep.folder(config) / f"seed-{config.seed}" / PRUNED
         mark.unlink(missing_ok=True)  # from a trial of the same values
         try:

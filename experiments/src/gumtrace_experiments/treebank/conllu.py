@@ -33,7 +33,7 @@ class _Row(NamedTuple):
 
 
 def read(path: str | Path) -> list[Sentence]:
-    """All sentences of a file, `.conllu` or `.conllu.xz`. Every tree is checked; what is wrong is said with its line.
+    """All sentences of a file, `.conllu` or `.conllu.xz`. Every tree is checked; errors name the line.
 
     Ranges of words that are written as one (`3-4`) and empty nodes (`8.1`) are left out: they have no head.
     """

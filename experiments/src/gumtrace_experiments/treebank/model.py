@@ -1,4 +1,4 @@
-"""Encoder and critic of the treebank experiment. Sentences are padded to one length: nothing here looks at a value, so
+"""Encoder and critic of the treebank experiment. Sentences are padded to one length: nothing here reads a value, so
 that no host waits for its device, and padding changes neither the results of the others nor their gradients."""
 
 from functools import partial
