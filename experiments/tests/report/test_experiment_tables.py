@@ -2,63 +2,24 @@
 
 import json
 import math
-import shlex
-import sys
-from pathlib import Path
 
+import few_runs as a_few
 import pytest
-from fake_runs import MACHINE, write_run
+from fake_runs import write_run
+from few_runs import MARKDOWN, several
 
 from gumtrace_experiments import find
 from gumtrace_experiments.commands import main
-from gumtrace_experiments.commands.options import parse
-from gumtrace_experiments.commands.table import again
-from gumtrace_experiments.commands.train import Options
 from gumtrace_experiments.graph_layout.paper import GRADIENT_STD, RESULTS
 from gumtrace_experiments.report.groups import choices, spread
 from gumtrace_experiments.report.layout import Spread
 from gumtrace_experiments.report.names import family, title
-from gumtrace_experiments.report.records import collect, load
+from gumtrace_experiments.report.records import collect
 from gumtrace_experiments.report.rendering import markdown, plain
 from gumtrace_experiments.report.tables import build, number
 
+few_runs = a_few.few_runs
 REPORT = find("graph-layout").report()
-MARKDOWN = """\
-**T = 10, unrolled training (the paper's protocol)**
-
-| estimator | by | ELBO | best | edge precision, % | best | edge recall, % | best | seeds | settings |
-|---|---|---:|---:|---:|---:|---:|---:|---:|---:|
-| SST | paper | −1860.79 ± 1116.83 | −1374.81 | **87 ± 21** | 95 | **93 ± 3** | 95 | 10 | 20 |
-| T-REINFORCE+ † | paper | −1582.72 ± 571.18 | −1192.04 | 70 ± 31 | 91 | 86 ± 8 | 91 | 10 | 20 |
-| RELAX † | paper | −2079.18 ± 569.49 | −1205.87 | 43 ± 31 | 90 | 81 ± 6 | 90 | 10 | 20 |
-| SST | ours | −2000.00 | −2000.00 | 25.0 | 25.0 | 25.0 | 25.0 | 1 | 1 |
-| T-REINFORCE+ (K = 8) † | ours | **−910.00 ± 10.00** | **−900.00** | 80.0 ± 20.0 | **100.0** | 80.0 ± 20.0 \
-| **100.0** | 3 | 2 |
-
-SST: seed 4. T-REINFORCE+ (K = 8): seeds 0–2; lr 0.0003, of 2 settings. T-REINFORCE+: 1 run is not finished, and not \
-averaged.
-
-† unbiased gradients. Mean ± standard deviation over seeds, and the best seed, on test. Checkpoints are chosen by ELBO \
-on validation, and so is the setting that is shown: the best mean of those that were run with at least half as many \
-seeds as any other. Settings: ours that are among these runs, the paper's of its search. Ours: \
-NVIDIA H200, torch 2.13.0, 2026-11-16.
-"""
-COMMANDS = """
-Our rows again:
-
-```bash
-gumtrace train graph-layout --estimator StochasticSoftmax --samples 1 --lr 0.001 --training unrolled --device cuda \
---graph --seeds 4
-gumtrace train graph-layout --estimator TraceREINFORCE --samples 8 --lr 0.0003 --training unrolled --device cuda \
---graph --seeds 0-2
-```
-"""
-
-
-def several(folder, valid, test, **config):
-    """Runs with seeds 0, 1, ..."""
-    for seed, (v, t) in enumerate(zip(valid, test, strict=True)):
-        write_run(folder, seed=seed, valid=v, test=t, **config)
 
 
 def chosen(tmp_path):
@@ -68,17 +29,6 @@ def chosen(tmp_path):
 
 def elbo(choice) -> Spread:
     return choice.group.spread(REPORT.columns[0])
-
-
-@pytest.fixture
-def few_runs(tmp_path):
-    for seed, (test, precision) in enumerate([(-900.0, 0.8), (-910.0, 0.6), (-920.0, 1.0)]):
-        write_run(tmp_path / "a", seed=seed, test=test, valid=test, precision=precision, samples=8, lr=0.0003)
-    several(tmp_path / "b", [-2000.0] * 2, [-2000.0] * 2, samples=8, lr=0.001)
-    write_run(tmp_path / "c", seed=0, samples=8, lr=0.0003, finished=False, points=1)  # the same run as one of a
-    write_run(tmp_path / "c", seed=9, samples=8, lr=0.0003, finished=False, valid=-1.0)
-    write_run(tmp_path / "d", seed=4, estimator="StochasticSoftmax", test=-2000.0, valid=-2000.0, precision=0.25)
-    return tmp_path
 
 
 def test_statistics_by_hand():
@@ -242,108 +192,3 @@ def test_the_papers_numbers():
         "TraceREINFORCE": (1.6320, 1.4409, 0.9924),
         "RELAX": (3.0592, 1.0292, 0.8874),
     }
-
-
-@pytest.mark.parametrize("rich", [True, False])
-def test_command(few_runs, capsys, monkeypatch, rich):
-    if not rich:
-        monkeypatch.setitem(sys.modules, "rich", None)
-        monkeypatch.setitem(sys.modules, "rich.console", None)
-    write_run(few_runs / "other", experiment="listops")
-    file = few_runs / "new" / "h200.jsonl"
-    assert main(["table", "graph-layout", str(few_runs), "--save", str(file)]) == 0
-    out, err = capsys.readouterr()
-    for words in (
-        "−1582.72 ± 571.18",
-        "−910.00 ± 10.00",
-        "T-REINFORCE+ (K = 8) †",
-        "† unbiased",
-        "not averaged",
-        "Our rows again",
-    ):
-        assert words in out
-    assert err == f"7 runs in {file}\n"
-    assert {record.experiment for record in load(file)} == {"graph-layout"}
-    assert main(["table", "graph-layout", str(file), "--format", "markdown"]) == 0
-    assert capsys.readouterr().out == MARKDOWN + COMMANDS
-
-
-def test_the_commands_train_what_the_table_shows(tmp_path, capsys):
-    """Read again, they are its configs and its seeds; runs of a CPU are not sent to a GPU."""
-    about = {"samples": 2, "lr": 0.0003, "training": "teacher-forced", "clip": 0.5, "decoder_lr": 0.0}
-    for seed in (0, 1, 3):
-        write_run(tmp_path, seed=seed, estimator="RELAX", machine={**MACHINE, "device": "cpu"}, **about)
-    (line,) = again(collect([tmp_path]), find("graph-layout"))
-    program, verb, name, *words = shlex.split(line)
-    assert (program, verb, name) == ("gumtrace", "train", "graph-layout")
-    config, options = parse(find(name), words, Options, "train")
-    assert config == find(name).config_type(estimator="RELAX", **about)
-    assert (options.seeds, options.device, options.graph) == ("0-1,3", "cpu", False)
-
-
-def test_records_of_another_version_have_no_command(tmp_path, capsys):
-    """But they are shown, and the others have theirs."""
-    write_run(tmp_path / "a", estimator="RELAX", no_such_setting=1)
-    write_run(tmp_path / "b", estimator="GumbelRao", samples=1)
-    assert main(["table", "graph-layout", str(tmp_path), "--format", "markdown"]) == 0
-    *_, block = capsys.readouterr().out.split("```bash\n")
-    first, second, _ = block.splitlines()
-    assert first.startswith("gumtrace train graph-layout --estimator GumbelRao ")
-    assert second.startswith("# RELAX: not a config of this version: ")
-    assert "no_such_setting" in second
-
-
-def test_command_finds_runs(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["table", "graph-layout"]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("gumtrace table: no run of graph-layout in runs/graph-layout; to train some: gumtrace train ")
-    write_run(tmp_path / "runs" / "graph-layout", test=-111.0)
-    assert main(["table", "graph-layout"]) == 0
-    assert "−111.00" in capsys.readouterr().out
-    write_run(tmp_path / "results" / "graph-layout", test=-222.0)
-    assert main(["table", "graph-layout"]) == 0
-    assert "−222.00" in capsys.readouterr().out
-
-
-def test_command_says_which_runs_it_leaves_out(tmp_path, capsys, monkeypatch):
-    """One of the same config with other results is another, and one that was recorded is not."""
-    monkeypatch.chdir(tmp_path)
-    own, recorded = Path("runs/graph-layout"), Path("results/graph-layout")
-    write_run(own, test=-111.0)
-    assert main(["table", "graph-layout", "--save", str(recorded / "own.jsonl")]) == 0
-    capsys.readouterr()
-    assert main(["table", "graph-layout"]) == 0
-    assert capsys.readouterr().err == ""
-    (recorded / "own.jsonl").unlink()
-    write_run(recorded, test=-222.0)
-    write_run(own / "other", experiment="listops")
-    for command in (["table"], ["plot", "--out", "plots"]):
-        assert main([*command, "graph-layout"]) == 0
-        said = "from results/graph-layout; runs/graph-layout has 1 run that is not shown: give it as PATH\n"
-        assert capsys.readouterr().err == said
-    write_run(own, seed=1)
-    assert main(["table", "graph-layout"]) == 0
-    assert "has 2 runs that are not shown" in capsys.readouterr().err
-    assert main(["table", "graph-layout", str(own)]) == 0
-    assert capsys.readouterr().err == ""
-    (own / "seed-1" / "result.json").write_text("{")
-    assert main(["table", "graph-layout"]) == 0
-    assert "runs/graph-layout is not shown, and cannot be read: " in capsys.readouterr().err
-
-
-def test_command_refuses(tmp_path, capsys):
-    assert main(["table", "graph-layout", str(tmp_path / "nowhere")]) == 2
-    assert "nowhere does not exist" in capsys.readouterr().err
-    folder = write_run(tmp_path / "runs")
-    assert main(["table", "graph-layout", str(folder), "--save", str(tmp_path / "r.txt")]) == 2
-    assert "has to end in .jsonl" in capsys.readouterr().err
-    page = tmp_path / "page.md"
-    assert main(["table", "graph-layout", str(folder), "--into", str(page)]) == 2
-    assert f"gumtrace table: {page}: No such file" in capsys.readouterr().err
-    page.write_text("no marks")
-    assert main(["table", "graph-layout", str(folder), "--into", str(page)]) == 2
-    assert "has no <!-- graph-layout -->" in capsys.readouterr().err
-    (folder / "result.json").write_text("{")
-    assert main(["table", "graph-layout", str(folder)]) == 2
-    assert "result.json: damaged" in capsys.readouterr().err

@@ -4,19 +4,16 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 from pathlib import Path
 
 import optuna
 import pytest
-import torch
 from optuna.trial import TrialState
 from quadratic import FATAL, QuadraticConfig, iterations, make, order, run_folder, states
 
 from gumtrace_experiments.report.records import collect, read_run
 from gumtrace_experiments.store.folder import STATE, RunFolderError, load
 from gumtrace_experiments.store.locks import alive, presence
-from gumtrace_experiments.sweep import jobs as sweep_jobs
 from gumtrace_experiments.sweep import study as sweeps
 from gumtrace_experiments.sweep import worker as sweep_worker
 from gumtrace_experiments.sweep.jobs import Jobs, run_sweep
@@ -249,56 +246,3 @@ def test_a_sweep_in_which_all_fail_ends(tmp_path):
     with pytest.raises(SweepError, match=r"10 trials failed one after the other; the last: lr .* is too large"):
         run_sweep(make(tmp_path, config=config), Jobs())
     assert states(open_study(make(tmp_path, config=config))) == [FAIL] * 10
-
-
-@pytest.mark.slow
-def test_two_workers_started_by_submitit(tmp_path, monkeypatch, capsys):
-    """One of the two is killed: the other makes up for it."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # they find the model, too
-    monkeypatch.setattr("submitit.core.core.Job._results_timeout_s", 1)  # for the results of one that is killed
-    order(tmp_path, "die")
-    study = run_sweep(make(tmp_path, 6, prune=False), Jobs(2))
-    assert sorted(states(study)) == [COMPLETE] * 6 + [FAIL]
-    assert len({t.user_attrs["worker"] for t in study.trials}) == 2
-    said = capsys.readouterr().err
-    assert "failed: its worker ended" in said
-    log = said.split("its log: ")[1].split()[0]
-    assert Path(log).exists()
-
-
-def test_no_worker_is_left(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("gumtrace_experiments.sweep.jobs.start", lambda sweep, jobs: [])
-    with pytest.raises(SweepError, match="no worker is left, after 0 of 6 trials"):
-        run_sweep(make(tmp_path), Jobs(2))
-
-
-def test_slurm_jobs(tmp_path, monkeypatch):
-    """What sbatch is asked for: there is no cluster here."""
-    with pytest.raises(SweepError, match="slurm"):
-        sweep_jobs.start(make(tmp_path), Jobs(2, "slurm"))
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in ("sbatch", "srun"):
-        (programs / name).write_text("#!/bin/sh\necho Submitted batch job 7\n")
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    jobs = Jobs(1, "slurm", partition="fast", hours=3, cpus=2, options={"account": "me"})
-    (job,) = sweep_jobs.start(make(tmp_path, device="cuda"), jobs)
-    script = job.paths.submission_file.read_text()
-    for line in ("partition=fast", "time=180", "cpus-per-task=2", "gpus-per-node=1", "account=me"):
-        assert f"#SBATCH --{line}\n" in script
-    worker = job.submission().function
-    assert worker == sweep_jobs.Job(make(tmp_path, device="cuda"), 0), "the cluster says which devices it has"
-    assert worker.checkpoint().function == worker, "a worker that is preempted is queued again"
-
-
-@pytest.mark.parametrize(
-    ("visible", "device", "expected"),
-    [("4,7", "cuda", ["4", "7", "4"]), ("4,7", "cuda:1", ["4,7"] * 3), ("4,7", "cpu", ["4,7"] * 3), (None, "cuda", "")],
-)
-def test_local_workers_take_turns_at_the_gpus(monkeypatch, visible, device, expected):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [sweep_jobs.gpus(device, i) for i in range(3)] == list(expected or [""] * 3)

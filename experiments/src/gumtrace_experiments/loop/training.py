@@ -1,10 +1,7 @@
 """Train: one run a seed, side by side on one device, each in its own folder."""
 
-import sys
-import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, closing
-from datetime import timedelta
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +9,13 @@ import torch
 
 import gumtrace_experiments
 from gumtrace.benchmark.records import commit, machine
-from gumtrace.extras import require
 from gumtrace.structures.checks import NotFinite
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.loop.data import load_data
 from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.run import Run
-from gumtrace_experiments.loop.side_by_side import advance
+from gumtrace_experiments.loop.side_by_side import advance_all
 from gumtrace_experiments.loop.workers import Workers
 from gumtrace_experiments.registry import source
 from gumtrace_experiments.store.checkpoints import BEST, STATE, load, state_problem
@@ -73,7 +69,7 @@ def train(
                     model.compile_parts()
                 runs.append(Run(model, folder, workers, graph=graph))
                 _resume(runs[-1], path)
-        _advance(runs, progress and workers.is_main, watch)
+        advance_all(runs, progress and workers.is_main, watch)
         fresh = iter([finish(run) for run in runs])
     workers.wait()  # a rank that ends its process while another one still works may abort in torch's clean-up
     return [next(fresh) if known is None else known for known in results] if workers.is_main else []
@@ -113,62 +109,6 @@ def _resume(run: Run, path: Path) -> None:
             with weights_of(path / BEST):
                 run.experiment.check_weights(best["model"])
         run.folder.resume_from(state)
-
-
-def _advance(runs: list[Run], progress: bool, watch: Callable[[Run], None] | None) -> None:
-    tqdm = require("tqdm", "cli").tqdm
-    total, done = sum(run.updates for run in runs), sum(run.iteration for run in runs)
-    log = _Log(runs)
-    with (
-        tqdm(total=total, initial=done, unit="it", file=sys.stderr, disable=None if progress else True) as bar,
-        closing(advance(runs)) as rounds,
-    ):
-        for updates, evaluated in rounds:
-            for run in evaluated:
-                if watch is not None:
-                    watch(run)
-            if progress and bar.disable:
-                log.write(updates, evaluated)
-            bar.update(updates)
-            bar.total = bar.n + sum(run.left for run in runs)  # less than it was, if a run or a start diverged
-            bar.set_postfix_str(" ".join(_score(run) for run in runs), refresh=False)
-
-
-class _Log:
-    """Lines in place of a bar, where there is no terminal."""
-
-    def __init__(self, runs: list[Run]):
-        self.runs, self.done, self.began = runs, 0, time.perf_counter()
-        self.starts = {run: len(run.starts.scores) for run in runs}
-        self.diverged: list[Run] = []
-
-    def write(self, updates: int, evaluated: list[Run]) -> None:
-        self.done += updates
-        for run in self.runs:
-            scores = run.starts.scores[self.starts[run] :]  # a thread may be adding one
-            for number, score in enumerate(scores, self.starts[run] + 1):
-                self._write(
-                    run, f"start {number} of {run.config.starts}: {run.experiment.selection_metric} {score:.5g}"
-                )
-            self.starts[run] += len(scores)
-        for run in evaluated:
-            metric = run.experiment.selection_metric
-            now = f"{run.iteration} of {run.config.iterations}: {metric} {run.valid[metric]:.5g}"
-            self._write(run, f"{now}, best {_score(run).removeprefix(metric).strip()}")
-        for run in [run for run in self.runs if run.diverged and run not in self.diverged]:
-            self.diverged.append(run)
-            self._write(run, f"diverged {run.diverged}")
-
-    def _write(self, run: Run, text: str) -> None:
-        """At once: whoever reads a log wants to know what is happening."""
-        rate = self.done / (time.perf_counter() - self.began)
-        left = timedelta(seconds=round(sum(run.left for run in self.runs) / rate))
-        print(f"seed {run.config.seed}, {text}; {rate:.3g} it/s, {left} left", flush=True)
-
-
-def _score(run: Run) -> str:
-    metric = run.experiment.selection_metric
-    return f"{metric} {run.best['valid'][metric]:.5g}" if run.best else "–"
 
 
 def finish(run: Run) -> dict[str, Any]:
