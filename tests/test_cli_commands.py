@@ -87,3 +87,7 @@ def test_the_library_alone_names_the_other_distribution(capsys, monkeypatch):
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "gumtrace-experiments adds train" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as end:
+        main(["train", "listops"])
+    assert end.value.code == 2
+    assert "gumtrace-experiments adds train" in capsys.readouterr().err

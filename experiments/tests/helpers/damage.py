@@ -86,7 +86,7 @@ def damage_checkpoint(folder: Path, rng: random.Random) -> tuple[str, bool]:
 
 def check_resumed(folder: Path, resume: Callable[[], Any], result: Any, about: str, exact: bool = True) -> bool:
     """That a run resumes to this result (or, if not `exact`, to any), or is refused and left as it was. Returns whether
-    it went on."""
+    it resumed."""
     before, found = contents(folder), []
     resumed = check_read(lambda: found.append(resume()), RunFolderError, folder, about)
     if resumed:

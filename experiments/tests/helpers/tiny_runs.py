@@ -42,7 +42,7 @@ def stop_early(run, config, **settings):
 
 
 def cut_off(run, config):
-    """The metrics of a run that was stopped, and went on."""
+    """The metrics of a run that was stopped, and resumed."""
     stop_early(run, config)
     return run("parts", config)
 

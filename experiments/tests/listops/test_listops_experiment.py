@@ -1,4 +1,4 @@
-"""The ListOps experiment: training that goes on exactly, and its settings."""
+"""The ListOps experiment: training that resumes exactly, and its settings."""
 
 import itertools
 
@@ -36,7 +36,7 @@ def run(tmp_path, data):
 
 
 @pytest.mark.parametrize("estimator", [name for name in ESTIMATORS if name != "StructureREINFORCE"])
-def test_every_estimator_trains_and_goes_on_exactly(estimator, run):
+def test_every_estimator_trains_and_resumes_exactly(estimator, run):
     config = TINY.replace(estimator=estimator)
     (whole,) = run("whole", config)
     assert cut_off(run, config) == [whole]
@@ -51,7 +51,7 @@ def test_the_probability_of_an_arborescence_is_intractable(run):
 
 
 @pytest.mark.parametrize("settings", [{"precision": "bfloat16"}, {"shards": 2}, {"dropout": 0.0}])
-def test_settings_change_a_run_that_goes_on_exactly(settings, run):
+def test_settings_change_a_run_that_resumes_exactly(settings, run):
     config = TINY.replace(**settings)
     (whole,) = run("whole", config)
     assert whole[1:] != run("plain")[0][1:]

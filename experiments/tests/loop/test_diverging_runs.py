@@ -1,4 +1,4 @@
-"""Runs whose numbers are none any more: they end, they are counted, and the others go on."""
+"""Runs whose numbers are none any more: they end, they are counted, and the others continue."""
 
 import math
 
@@ -234,7 +234,7 @@ def test_other_errors_are_errors(run, monkeypatch):
         run("a")
 
 
-def test_a_sweep_goes_on(tmp_path, monkeypatch):
+def test_a_sweep_continues(tmp_path, monkeypatch):
     """Above a learning rate an update cannot be made."""
     loss = Quadratic.loss
 

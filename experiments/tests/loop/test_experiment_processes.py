@@ -1,4 +1,4 @@
-"""Runs whose process is killed at any moment go on as if it had not been; those side by side, or in two processes, are
+"""Runs whose process is killed at any moment resume as if it had not been; those side by side, or in two processes, are
 as in one."""
 
 import itertools

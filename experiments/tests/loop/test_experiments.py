@@ -1,4 +1,4 @@
-"""The harness: what a run leaves behind, and that it goes on exactly as it would have."""
+"""The harness: what a run leaves behind, and that it resumes exactly as it would have continued."""
 
 import itertools
 import json
@@ -51,7 +51,7 @@ def test_smoke_learns(tmp_path, data):
 
 @pytest.mark.parametrize("training", ["teacher-forced", "unrolled"])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_every_estimator_trains_and_goes_on_exactly(estimator, training, run):
+def test_every_estimator_trains_and_resumes_exactly(estimator, training, run):
     config = TINY.replace(estimator=estimator, training=training, extra=8, iterations=8, calls=24)
     assert cut_off(run, config) == run("whole", config)
 
@@ -66,14 +66,14 @@ def test_every_estimator_trains_and_goes_on_exactly(estimator, training, run):
         {"starts": 3, "start_iterations": 4},
     ],
 )
-def test_settings_change_a_run_that_goes_on_exactly(settings, run):
+def test_settings_change_a_run_that_resumes_exactly(settings, run):
     config = TINY.replace(**settings)
     (whole,) = run("whole", config)
     assert whole[1:] != run("plain")[0][1:]
     assert cut_off(run, config) == [whole]
 
 
-def test_the_best_start_goes_on(run, tmp_path, monkeypatch):
+def test_the_best_start_continues(run, tmp_path, monkeypatch):
     config = TINY.replace(starts=4, start_iterations=4, seed=2)
     (rows,) = run("a", config)
     (found,) = [row for row in rows if row["split"] == "starts"]
@@ -92,7 +92,7 @@ def test_the_best_start_goes_on(run, tmp_path, monkeypatch):
     assert rows[-6:] == alone[-6:]  # as if it had been the only one
 
 
-def test_a_run_cut_off_between_starts_goes_on_with_the_next(run, monkeypatch):
+def test_a_run_cut_off_between_starts_resumes_with_the_next(run, monkeypatch):
     """Killed while the third is trained: the first two are not trained once more, and the best of all is chosen."""
     config = TINY.replace(starts=4, start_iterations=4, seed=2)
     (whole,) = run("whole", config)
@@ -111,7 +111,7 @@ def test_a_run_cut_off_between_starts_goes_on_with_the_next(run, monkeypatch):
     assert made[11:] == [1, 2, 3, 4, 1, 2, 3, 4, *range(5, 13)]  # two starts, and the rest of one
 
 
-def test_a_run_from_before_there_was_a_setting_goes_on(run, tmp_path):
+def test_a_run_from_before_there_was_a_setting_resumes(run, tmp_path):
     rows, file = run("a"), tmp_path / "a" / "seed-0" / "config.json"
     about = json.loads(file.read_text())
     del about["config"]["learn_temperature"]

@@ -187,7 +187,7 @@ def test_starts_under_a_graph(run):
         early, late = valid_elbos(others)
         assert scores[0] == pytest.approx(early, rel=ELBO)
         assert scores[1] != pytest.approx(scores[0], rel=ELBO)
-        if scores[0] > scores[1]:  # it goes on as if it had been the only one
+        if scores[0] > scores[1]:  # it continues as if it had been the only one
             assert valid_elbos(mine) == [pytest.approx(late, rel=ELBO)]
 
 

@@ -34,7 +34,7 @@ def drawn(run, updates, monkeypatch):
 
 
 def test_every_update_shard_and_seed_has_noise_of_its_own(data, monkeypatch):
-    """Which a second run has again: also one that goes on from a state."""
+    """Which a second run has again: also one that resumes from a state."""
     seeds = [drawn(made(CONFIG.replace(seed=seed), data), 6, monkeypatch) for seed in (0, 1, 2)]
     together = [noise for found in seeds for noise in found]
     assert len(together) == 3 * 6 * CONFIG.shards == len(set(together))

@@ -1,4 +1,4 @@
-"""Runs that share a device: while one is evaluated the others go on, and none becomes another run by that."""
+"""Runs that share a device: while one is evaluated the others continue, and none becomes another run by that."""
 
 import threading
 from contextlib import closing, nullcontext
@@ -55,7 +55,7 @@ def test_every_update_and_evaluation_is_reported_once():
     assert list(advance([])) == []
 
 
-def test_others_go_on_meanwhile():
+def test_others_continue_meanwhile():
     """The first is evaluated until the second has had all its updates: if that had to wait, neither would end."""
     second = MadeUp(50)
     over = threading.Event()

@@ -158,7 +158,7 @@ def test_metrics_are_not_older_than_the_state(quadratic):
 
 
 @pytest.mark.parametrize("name", ["a weight: float64", "weights in a list", "iteration 4.0"])
-def test_the_best_model_is_looked_at_before_the_run_goes_on(name, folder, data):
+def test_the_best_model_is_checked_before_the_run_resumes(name, folder, data):
     """And not hours later, when it is needed."""
     rewrite(folder / "best.pt", REFUSED[name])
     before = contents(folder)

@@ -1,4 +1,4 @@
-"""Sweeps, on a model of one parameter: what is found, what goes on, and what becomes of workers that are killed."""
+"""Sweeps, on a model of one parameter: what is found, what is resumed, and what becomes of workers that are killed."""
 
 import json
 import multiprocessing
@@ -61,7 +61,7 @@ def test_finds_a_good_learning_rate(tmp_path):
     assert first.value == max(first.intermediate_values.values()), "the best evaluation, not the last"
 
 
-def test_goes_on_with_a_study(tmp_path):
+def test_resumes_a_study(tmp_path):
     run_sweep(make(tmp_path, 3), Jobs())
     before = open_study(make(tmp_path)).trials
     study = run_sweep(make(tmp_path, 5), Jobs())

@@ -1,4 +1,4 @@
-"""The treebank experiment: training that goes on exactly, and scores by hand."""
+"""The treebank experiment: training that resumes exactly, and scores by hand."""
 
 import optuna
 import pytest
@@ -51,7 +51,7 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize("estimator", [*LIKELIHOODS, *(name for name in ESTIMATORS if name != "StructureREINFORCE")])
-def test_every_way_trains_and_goes_on_exactly(estimator, run):
+def test_every_way_trains_and_resumes_exactly(estimator, run):
     config = TINY.replace(estimator=estimator)
     whole = run("whole", config)
     assert cut_off(run, config) == whole
@@ -62,7 +62,7 @@ def test_every_way_trains_and_goes_on_exactly(estimator, run):
 
 
 @pytest.mark.parametrize("settings", [{"shards": 2}, {"likelihood": 0.5}, {"dropout": 0.0, "word_dropout": 0.0}])
-def test_settings_change_a_run_that_goes_on_exactly(settings, run):
+def test_settings_change_a_run_that_resumes_exactly(settings, run):
     config = TINY.replace(estimator="TraceREINFORCE")
     whole = run("whole", config.replace(**settings))
     assert whole[1:] != run("plain", config)[1:]

@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import NoReturn
 
 import gumtrace
 from gumtrace.cli.commands import Command, available
@@ -41,9 +42,16 @@ def main(argv: Sequence[str] | None = None, more: Mapping[str, Command] | None =
         return 2
 
 
+class _Main(argparse.ArgumentParser):
+    """Errors, too, name the distribution that has more commands."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error("\n".join(filter(None, [message, self.epilog])))
+
+
 def _parser(found: Mapping[str, Command]) -> argparse.ArgumentParser:
     epilog = None if "train" in found else _MORE
-    parser = argparse.ArgumentParser(prog="gumtrace", description=gumtrace.__doc__, epilog=epilog)
+    parser = _Main(prog="gumtrace", description=gumtrace.__doc__, epilog=epilog)
     parser.add_argument("--version", action="version", version=f"gumtrace {gumtrace.__version__}")
     choices = parser.add_subparsers(dest="command", metavar="command", required=True, parser_class=_Parser)
     for name, command in found.items():
