@@ -71,6 +71,8 @@ nitpick_ignore_regex = [
     # Other projects and Python's own library: their inventories would have to come from the network.
     ("py:.*", r"(torch|nn|np|numpy|matplotlib|collections|pathlib|typing)\..*"),
     ("py:.*", r"(Any|Callable|Iterable|Iterator|Mapping|Sequence|Path|Tensor)"),
+    # Of the harness: what runs and commands hand to each other.
+    ("py:class", r"gumtrace_experiments\.(loop\.(run\.Run|data\.SharedData)|registry\.E)"),
     # Types that only pass through: what a layout is, what `Structure` derives from, and the curve of a toy run.
     ("py:class", r"gumtrace\.(traces\.trace\.Layout|toy\.optimise\.Curve)"),
     ("py:class", r"gumtrace\.structures\.(description\.Description|words\.Words)"),
