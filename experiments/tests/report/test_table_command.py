@@ -86,9 +86,10 @@ def test_command_finds_runs(tmp_path, capsys, monkeypatch):
     write_run(tmp_path / "runs" / "graph-layout", test=-111.0)
     assert main(["table", "graph-layout"]) == 0
     assert "−111.00" in capsys.readouterr().out
-    write_run(tmp_path / "results" / "graph-layout", test=-222.0)
-    assert main(["table", "graph-layout"]) == 0
-    assert "−222.00" in capsys.readouterr().out
+    for number, folder in ((333, Path("experiments/results")), (222, Path("results"))):  # of a checkout, and one's own
+        write_run(folder / "graph-layout", test=-number)
+        assert main(["table", "graph-layout"]) == 0
+        assert f"−{number}.00" in capsys.readouterr().out
 
 
 def test_command_says_which_runs_it_leaves_out(tmp_path, capsys, monkeypatch):
