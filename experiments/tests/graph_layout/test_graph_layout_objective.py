@@ -102,6 +102,8 @@ def test_the_divergence_is_that_of_gumbels():
 class Given(nn.Module):
     """In an estimator's place: the objective of structures that are given."""
 
+    differentiates = False
+
     def __init__(self, values):
         super().__init__()
         self.values = values
@@ -166,6 +168,8 @@ def test_the_critic_reads_the_frames(look):
 
 class Noisy(nn.Module):
     """In an estimator's place: what its gradients are is drawn, around means that are much larger."""
+
+    differentiates = False
 
     def forward(self, dist, objective, context, *, generator):
         drawn = torch.randn(dist.logits.shape, dtype=torch.float64, generator=generator)
