@@ -11,7 +11,7 @@ from operators import EDGES, every_device, logits
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gumtrace as gt
-from gumtrace import kernels
+from gumtrace.kernels import backends
 from gumtrace.structures.base import Structure
 from gumtrace.traces.trace import Trace
 
@@ -158,9 +158,9 @@ def test_edges_out_of_range_are_refused_where_they_can_be_seen():
 def test_backends_say_that_there_is_no_compiler(monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setenv("CC", "no-such-compiler")
-    assert "C compiler" in kernels._cuda()
+    assert "C compiler" in backends._cuda()
     monkeypatch.delenv("CC")
     monkeypatch.setattr("shutil.which", lambda name: None)
-    assert "C compiler" in kernels._cuda()
+    assert "C compiler" in backends._cuda()
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    assert "SpanningTree to" in kernels._cuda()
+    assert "SpanningTree to" in backends._cuda()

@@ -170,14 +170,14 @@ def argmin_of(noise: np.ndarray) -> Callable[[frozenset[int]], int]:
     return choose
 
 
-def exponentials(noise: np.ndarray) -> tuple[np.ndarray, Callable[[float, float], float]]:
+def exponentials(noise: np.ndarray) -> tuple[list[float], Callable[[float, float], float]]:
     """E up to a common factor, or log E where float64 has not the range, and how two of them are subtracted."""
     racing = noise[noise > -np.inf].astype(float)
     low, high = (racing.min(), racing.max()) if racing.size > 0 else (0.0, 0.0)
     if high - low > 1300.0:
-        return -noise.astype(float), _subtract_logarithms
+        return (-noise.astype(float)).tolist(), _subtract_logarithms
     with np.errstate(over="ignore"):  # infinite for keys that do not race
-        return np.exp(0.5 * low + 0.5 * high - noise.astype(float)), operator.sub
+        return np.exp(0.5 * low + 0.5 * high - noise.astype(float)).tolist(), operator.sub
 
 
 def _subtract_logarithms(e: float, least: float) -> float:
