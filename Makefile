@@ -23,11 +23,11 @@ test: $(VENV)/.dev ## lint, format check, type check, tests
 	$(BIN)/pytest -n 2
 
 test-full: $(VENV)/.dev ## the tests with a million draws where `make test` makes 20 000: half an hour
-	GUMTRACE_DRAWS=1000000 $(BIN)/pytest tests/test_conditional.py -k round_trip
+	GUMTRACE_DRAWS=1000000 $(BIN)/pytest tests/traces/test_conditional.py -k round_trip
 
 test-gpu: $(VENV)/.dev ## the kernels on a real GPU: needs a CUDA build of torch in .venv
-	$(BIN)/pytest -n 4 tests/test_cuda*.py tests/test_gpu*.py tests/test_operators.py tests/test_transforms.py \
-	  tests/test_unchecked.py tests/test_device_time.py tests/test_relax_subset_paths.py \
+	$(BIN)/pytest -n 4 tests/kernels \
+	  tests/structures/test_unchecked.py tests/benchmark/test_device_time.py tests/relaxations/test_relax_subset_paths.py \
 	  experiments/tests/graph_layout/test_graph_layout_messages.py \
 	  experiments/tests/graph_layout/test_graph_layout_decoder.py experiments/tests/listops/test_listops_kernels.py \
 	  experiments/tests/loop/test_gpu_experiments.py

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
+import reference_algorithms as reference
 import torch
-import twins
 from common import edge_list, seeded
 from torch import Tensor
 
@@ -156,10 +156,10 @@ CASES = [
     Case("binary-tree-ragged", (6,), (6,), _ragged(gt.BinaryTree, 6), inside(6), kind="parents"),
     Case("binary-tree-1", (1,), (1,), gt.BinaryTree, certain=True, kind="parents"),
     Case("binary-tree-2", (2,), (2,), gt.BinaryTree, kind="parents"),
-    Case("custom", (3, 4), (3, 4), _fixed(gt.Custom, algorithm=twins.Matching(3, 4), event_dim=2)),
+    Case("custom", (3, 4), (3, 4), _fixed(gt.Custom, algorithm=reference.Matching(3, 4), event_dim=2)),
     Case("custom-ragged", (6,), (6,), _ragged(gt.Custom, 6, algorithm=APART, event_dim=1), inside(6)),
     Case("custom-value", (6,), (6,), _fixed(gt.Custom, algorithm=CLUSTERS, event_dim=1), kind="labels"),
-    Case("custom-1", (1,), (1,), _fixed(gt.Custom, algorithm=twins.Subset(1, 1), event_dim=1), certain=True),
+    Case("custom-1", (1,), (1,), _fixed(gt.Custom, algorithm=reference.Subset(1, 1), event_dim=1), certain=True),
 ]
 every = pytest.mark.parametrize("case", CASES, ids=str)
 
@@ -185,23 +185,23 @@ def small(dtype=torch.float64, seed=0, scale=1.0) -> list[Small]:
     edges = torch.tensor([[0, 1, 2, 3, 0, 1], [1, 2, 3, 0, 2, 1]])  # the last one is a loop
     sparse_orders = 5 * 4 * 3 - 2 * 3 * 2  # of three edges out of five, but not those that close one of two triangles
     return [
-        Small("subset", gt.Subset(randn(5), 2), twins.Subset(5, 2), True, 5 * 4),
-        Small("subset-empty", gt.Subset(randn(4), 0), twins.Subset(4, 0), True, 1),
-        Small("permutation", gt.Permutation(randn(4)), twins.Permutation(4), True, math.factorial(4)),
-        Small("matching", gt.Matching(randn(3, 3)), twins.Matching(3, 3), True, 9 * 4),
-        Small("matching-wide", gt.Matching(randn(2, 4)), twins.Matching(2, 4), True, 8 * 3),
-        Small("tree", gt.SpanningTree(randn(4, 4)), twins.Kruskal.dense(4), True, 96),
-        Small("forest", gt.SpanningTree(randn(4, 4), 2), twins.Kruskal.dense(4, components=2), True, 6 * 5),
+        Small("subset", gt.Subset(randn(5), 2), reference.Subset(5, 2), True, 5 * 4),
+        Small("subset-empty", gt.Subset(randn(4), 0), reference.Subset(4, 0), True, 1),
+        Small("permutation", gt.Permutation(randn(4)), reference.Permutation(4), True, math.factorial(4)),
+        Small("matching", gt.Matching(randn(3, 3)), reference.Matching(3, 3), True, 9 * 4),
+        Small("matching-wide", gt.Matching(randn(2, 4)), reference.Matching(2, 4), True, 8 * 3),
+        Small("tree", gt.SpanningTree(randn(4, 4)), reference.Kruskal.dense(4), True, 96),
+        Small("forest", gt.SpanningTree(randn(4, 4), 2), reference.Kruskal.dense(4, components=2), True, 6 * 5),
         Small(
             "sparse",
             gt.SpanningTree.from_edges(randn(6), edges, 4),
-            twins.Kruskal(edge_list(edges), 4),
+            reference.Kruskal(edge_list(edges), 4),
             True,
             sparse_orders,
         ),
-        Small("arborescence", gt.Arborescence(randn(4, 4)), twins.ChuLiuEdmonds(4), False, 82),
-        Small("arborescence-root", gt.Arborescence(randn(3, 3), root=2), twins.ChuLiuEdmonds(3, root=2), False, 5),
-        Small("binary", gt.BinaryTree(randn(4)), twins.BinaryTree(4), False, 14),  # Catalan
+        Small("arborescence", gt.Arborescence(randn(4, 4)), reference.ChuLiuEdmonds(4), False, 82),
+        Small("arborescence-root", gt.Arborescence(randn(3, 3), root=2), reference.ChuLiuEdmonds(3, root=2), False, 5),
+        Small("binary", gt.BinaryTree(randn(4)), reference.BinaryTree(4), False, 14),  # Catalan
     ]
 
 
@@ -251,7 +251,7 @@ LITERAL = {  # written in Python
         _fixed_randn(2, 4), MaximalIndependentSet(ROW), event_dim=1, lengths=_counts(3, 4)
     ),
     "custom-clusters": lambda: gt.Custom(_fixed_randn(4), CentreClustering(ROW)),
-    "custom-tree-masked": lambda: gt.Custom(_fixed_randn(4, 4), twins.Kruskal.dense(4), mask=but((4, 4), 2)),
+    "custom-tree-masked": lambda: gt.Custom(_fixed_randn(4, 4), reference.Kruskal.dense(4), mask=but((4, 4), 2)),
 }
 DISTS = FAST | LITERAL
 

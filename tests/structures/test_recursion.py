@@ -1,8 +1,8 @@
 """Every fast path equals the literal recursion, decision by decision: random, tied, masked, ragged, extreme noise."""
 
 import pytest
+import reference_algorithms as reference
 import torch
-import twins
 from cases import small
 from common import decisions, edge_list, name_only, seeded
 from hypothesis import given, settings
@@ -46,7 +46,7 @@ def test_subset(kind, masked, data):
     noise = draw_noise(data, kind, (d,), masked)
     k = data.draw(st.integers(0, int((noise > -torch.inf).sum())))
     logits = torch.where(noise > -torch.inf, torch.zeros(d), -torch.inf)
-    fast, slow = agree(gt.Subset(logits, k), twins.Subset(d, k), noise, ordered=True)
+    fast, slow = agree(gt.Subset(logits, k), reference.Subset(d, k), noise, ordered=True)
     assert fast.value.equal(slow.value)
 
 
@@ -57,7 +57,7 @@ def test_permutation(kind, masked, data):
     d = data.draw(st.integers(1, 7))
     noise = draw_noise(data, kind, (d,), masked)
     logits = torch.where(noise > -torch.inf, torch.zeros(d), -torch.inf)
-    fast, slow = agree(gt.Permutation(logits), twins.Permutation(d), noise, ordered=True)
+    fast, slow = agree(gt.Permutation(logits), reference.Permutation(d), noise, ordered=True)
     racing = noise > -torch.inf
     if racing.any():
         assert fast.value[racing].equal(slow.value)
@@ -72,7 +72,7 @@ def test_matching(kind, masked, data):
     m = data.draw(st.integers(n, 5))
     noise = draw_noise(data, kind, (n, m), masked)
     logits = torch.where(noise > -torch.inf, torch.zeros(n, m), -torch.inf)
-    fast, slow = agree(gt.Matching(logits), twins.Matching(n, m), noise, ordered=True)
+    fast, slow = agree(gt.Matching(logits), reference.Matching(n, m), noise, ordered=True)
     assert fast.value.equal(slow.value)
 
 
@@ -90,7 +90,7 @@ def test_spanning_tree(kind, masked, data):
     tree = gt.SpanningTree(logits, components, lengths=torch.tensor(nodes))
     inside = torch.arange(n) < nodes
     noise = torch.where(inside & inside[:, None], noise, torch.nan)  # padding may hold anything
-    literal = twins.Kruskal.dense(n, nodes, components)
+    literal = reference.Kruskal.dense(n, nodes, components)
     literal.edges = {k: e for k, e in literal.edges.items() if e[1] < nodes}
     noise_in = noise.nan_to_num(nan=-torch.inf)
     fast, slow = agree(tree, literal, noise_in, ordered=True)
@@ -111,7 +111,7 @@ def test_sparse_tree(kind, masked, data):
     noise[: n - 1].clamp_(min=-3.0)
     logits = torch.where(noise > -torch.inf, torch.zeros(len(pairs)), -torch.inf)
     tree = gt.SpanningTree.from_edges(logits, edges, n, components)
-    fast, slow = agree(tree, twins.Kruskal(edge_list(edges), n, components), noise, ordered=True)
+    fast, slow = agree(tree, reference.Kruskal(edge_list(edges), n, components), noise, ordered=True)
     assert fast.value.equal(slow.value)
 
 
@@ -128,7 +128,7 @@ def test_arborescence(kind, masked, data):
         noise[root].clamp_(min=-3.0)  # every node can be reached
     logits = torch.where(noise > -torch.inf, torch.zeros(n, n), -torch.inf)
     dist = gt.Arborescence(logits, root, lengths=torch.tensor(nodes))
-    fast, slow = agree(dist, twins.ChuLiuEdmonds(n, nodes, root), noise, ordered=False)
+    fast, slow = agree(dist, reference.ChuLiuEdmonds(n, nodes, root), noise, ordered=False)
     if nodes > 1:
         assert fast.value.equal(slow.value)
     assert fast.value[nodes:].sum() == fast.value[:, nodes:].sum() == 0
@@ -141,7 +141,7 @@ def test_binary_tree(kind, masked, data):
     n = data.draw(st.integers(1, 8))
     noise = draw_noise(data, kind, (n,), masked)
     logits = torch.where(noise > -torch.inf, torch.zeros(n), -torch.inf)
-    fast, slow = agree(gt.BinaryTree(logits), twins.BinaryTree(n), noise, ordered=False)
+    fast, slow = agree(gt.BinaryTree(logits), reference.BinaryTree(n), noise, ordered=False)
     if (noise > -torch.inf).any():
         assert fast.value.equal(slow.value)
 
@@ -153,7 +153,7 @@ def test_arborescence_of_some_size(n, scale):
     g = seeded(n)
     dist = gt.Arborescence(scale * torch.randn(n, n, generator=g))
     for noise in dist.perturb((5,), generator=g):
-        agree(dist, twins.ChuLiuEdmonds(n), noise, ordered=False)
+        agree(dist, reference.ChuLiuEdmonds(n), noise, ordered=False)
 
 
 @pytest.mark.parametrize(

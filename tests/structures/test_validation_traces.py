@@ -1,8 +1,8 @@
 """Traces of other distributions and values that cannot be are refused."""
 
 import pytest
+import reference_algorithms as reference
 import torch
-import twins
 from cases import APART, EDGES
 from refusals import CONSTRUCTORS, refuses, sparse
 
@@ -22,14 +22,17 @@ PAIRS = {  # a distribution, and one whose traces mean something else
     "root": (gt.Arborescence(torch.zeros(4, 4)), gt.Arborescence(torch.zeros(4, 4), root=1)),
     "edges": (sparse(torch.zeros(8)), gt.SpanningTree.from_edges(torch.zeros(8), EDGES.flip(1), 5)),
     "sparse and dense": (gt.SpanningTree(torch.zeros(3, 3)), gt.SpanningTree.from_edges(torch.zeros(9), NINE, 3)),
-    "custom size": (gt.Custom(torch.zeros(4), twins.Subset(4, 2)), gt.Custom(torch.zeros(5), twins.Subset(5, 2))),
-    "custom and built-in": (gt.Custom(torch.zeros(4), twins.Subset(4, 2)), gt.Subset(torch.zeros(4), 2)),
+    "custom size": (
+        gt.Custom(torch.zeros(4), reference.Subset(4, 2)),
+        gt.Custom(torch.zeros(5), reference.Subset(5, 2)),
+    ),
+    "custom and built-in": (gt.Custom(torch.zeros(4), reference.Subset(4, 2)), gt.Subset(torch.zeros(4), 2)),
     "batch": (gt.BinaryTree(torch.zeros(2, 4)), gt.BinaryTree(torch.zeros(3, 4))),
     "no batch": (gt.BinaryTree(torch.zeros(2, 4)), gt.BinaryTree(torch.zeros(4))),
     "transposed batch": (gt.BinaryTree(torch.zeros(2, 3, 4)), gt.BinaryTree(torch.zeros(3, 2, 4))),
     "custom batch": (
-        gt.Custom(torch.zeros(2, 4), twins.Subset(4, 2), event_dim=1),
-        gt.Custom(torch.zeros(3, 4), twins.Subset(4, 2), event_dim=1),
+        gt.Custom(torch.zeros(2, 4), reference.Subset(4, 2), event_dim=1),
+        gt.Custom(torch.zeros(3, 4), reference.Subset(4, 2), event_dim=1),
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Pictures of the explorer for the site: python tests/explorer_pictures.py docs/_static/explorer"""
+"""Pictures of the explorer for the site: python tests/helpers/explorer_pictures.py docs/_static/explorer"""
 
 import sys
 from pathlib import Path

@@ -1,6 +1,6 @@
 """check_unbiased finds what is wrong: broken copies of each unbiased estimator fail it where the original passes."""
 
-import broken
+import faulty_estimators as faulty
 import pytest
 import torch
 from cases import DISTS
@@ -33,18 +33,18 @@ ORIGINALS = {
     "surrogate": ("subset", lambda: learned(E.SurrogateREINFORCE)),
     "surrogate that learns": (
         "subset",
-        lambda: E.SurrogateREINFORCE(surrogate=broken.EachItsOwn(), samples=2, extra=4),
+        lambda: E.SurrogateREINFORCE(surrogate=faulty.EachItsOwn(), samples=2, extra=4),
     ),
 }
 COPIES = {
-    "noise": lambda fault: broken.FaultyNoise(fault=fault, samples=2),
-    "trace": lambda fault: broken.FaultyTrace(fault=fault, samples=2),
-    "structure": lambda fault: broken.FaultyStructure(fault=fault, samples=2),
-    "relax": lambda fault: frozen(broken.FaultyRELAX(fault=fault, critic=critic(), samples=2)),
-    "rebar": lambda fault: frozen(broken.FaultyREBAR(fault=fault, samples=2, temperature=0.7, scale=1.5)),
-    "surrogate": lambda fault: learned(broken.FaultySurrogate, fault=fault),
-    "surrogate that learns": lambda fault: broken.FaultySurrogate(
-        fault=fault, surrogate=broken.EachItsOwn(), samples=2, extra=4
+    "noise": lambda fault: faulty.FaultyNoise(fault=fault, samples=2),
+    "trace": lambda fault: faulty.FaultyTrace(fault=fault, samples=2),
+    "structure": lambda fault: faulty.FaultyStructure(fault=fault, samples=2),
+    "relax": lambda fault: frozen(faulty.FaultyRELAX(fault=fault, critic=critic(), samples=2)),
+    "rebar": lambda fault: frozen(faulty.FaultyREBAR(fault=fault, samples=2, temperature=0.7, scale=1.5)),
+    "surrogate": lambda fault: learned(faulty.FaultySurrogate, fault=fault),
+    "surrogate that learns": lambda fault: faulty.FaultySurrogate(
+        fault=fault, surrogate=faulty.EachItsOwn(), samples=2, extra=4
     ),
 }
 FAULTS = {
@@ -77,8 +77,8 @@ def test_a_broken_copy_fails(kind, fault):
 @pytest.mark.parametrize("name", DISTS)
 def test_a_wrong_derivative_of_the_conditional_noise_is_found(name):
     """For each structure, with no more runs than `test_relax` makes."""
-    faulty = frozen(broken.FaultyRELAX(fault="shift", critic=critic_for(case(name)[0]), samples=2))
-    assert not unbiased(faulty, name, 8000)
+    estimator = frozen(faulty.FaultyRELAX(fault="shift", critic=critic_for(case(name)[0]), samples=2))
+    assert not unbiased(estimator, name, 8000)
 
 
 @pytest.mark.parametrize("kind", ORIGINALS)

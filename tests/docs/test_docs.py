@@ -10,7 +10,7 @@ import torch
 
 import gumtrace as gt
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts and "_generated" not in path.parts)
 NOTES = sorted((ROOT / "experiments" / "results").glob("*/NOTES.md"))

@@ -196,7 +196,7 @@ def test_command_refuses_ports_that_are_none(capsys):
 
 
 def test_the_site_says_what_is_so():
-    text = (Path(__file__).parents[1] / "docs" / "explorer.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "explorer.md").read_text()
     assert f"from −{LARGEST_LOGIT:g} to {LARGEST_LOGIT:g}" in text
     assert f"127.0.0.1:{command.PORT}/api/run" in text
     assert f"0 to {SEEDS - 1}" in text

@@ -12,7 +12,7 @@ import torch
 import gumtrace as gt
 from gumtrace.structures.base import Structure
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS))  # as docs/conf.py does
 
 import figures  # noqa: E402

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+import reference_algorithms as reference
 import torch
-import twins
 from cases import generator
 from common import FALSE_ALARM
 from races import NOISE, Race
@@ -94,7 +94,7 @@ def test_conditional_gives_the_trace_back(algorithm):
 
 def test_a_trace_too_improbable_to_come_back_is_told():
     """As the built-in arborescence does: silence would be a wrong E | T."""
-    algorithm, x = twins.ChuLiuEdmonds(5), 1000 * torch.randn(5, 5, generator=generator())
+    algorithm, x = reference.ChuLiuEdmonds(5), 1000 * torch.randn(5, 5, generator=generator())
     traces = gt.Custom(torch.zeros(5, 5), algorithm).sample_trace((100,), generator=generator())
     with pytest.warns(RuntimeWarning, match=r"Custom.conditional: \d+ of 100"):
         gt.Custom(x, algorithm).conditional(traces, generator=generator())
@@ -121,7 +121,7 @@ def test_a_batch_is_its_items(algorithm):
 
 def test_events_of_two_dimensions():
     x = torch.randn(7, 3, 4, generator=generator())
-    ours, fast = gt.Custom(x, twins.Matching(3, 4), event_dim=2), gt.Matching(x)
+    ours, fast = gt.Custom(x, reference.Matching(3, 4), event_dim=2), gt.Matching(x)
     assert (ours.batch_shape, ours.event_shape) == ((7,), (3, 4))
     noise = fast.perturb((5,), generator=generator())
     assert (ours.trace(noise).value == fast.trace(noise).value).all()
@@ -130,7 +130,7 @@ def test_events_of_two_dimensions():
 
 
 def test_by_default_all_is_one_event():
-    d = gt.Custom(torch.zeros(3, 4), twins.Matching(3, 4))
+    d = gt.Custom(torch.zeros(3, 4), reference.Matching(3, 4))
     assert (d.batch_shape, d.event_shape) == ((), (3, 4))
     assert d.sample().sum() == 3
 
@@ -205,7 +205,7 @@ def test_combine_may_give_what_can_be_a_tensor(value):
 
 
 def test_the_default_value_marks_winners():
-    d = gt.Custom(NOISE, twins.Subset(4, 2))
+    d = gt.Custom(NOISE, reference.Subset(4, 2))
     assert d.mode.tolist() == [0, 0, 1, 1]
 
 
@@ -236,7 +236,7 @@ def test_ties_go_to_the_smaller_key(dtype):
 def test_ties_after_a_subtraction():
     """1 and 2 make a cycle, and both ways in cost the same when the cycle's own edges are taken off."""
     g = torch.tensor([[0.0, -1.0, -1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    for d in (gt.Custom(torch.zeros(3, 3), twins.ChuLiuEdmonds(3)), gt.Arborescence(torch.zeros(3, 3))):
+    for d in (gt.Custom(torch.zeros(3, 3), reference.ChuLiuEdmonds(3)), gt.Arborescence(torch.zeros(3, 3))):
         trace = d.trace(g)
         assert sorted(trace.winners[trace.winners >= 0].tolist()) == [1, 5, 7]
         assert trace.value.tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]

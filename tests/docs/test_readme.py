@@ -13,7 +13,7 @@ from matplotlib.image import imread
 
 from gumtrace.cli import main
 
-README = Path(__file__).parents[1] / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 
 
 def load(path):

@@ -7,8 +7,8 @@ import sys
 
 import hostile
 import pytest
+import reference_algorithms as reference
 import torch
-import twins
 from cases import CASES, EDGES, every, generator
 from refusals import BATCH, CONSTRUCTORS, HERE, INF, ITEM, NAN, one_bad, refuses, sparse
 
@@ -155,8 +155,14 @@ BAD = {
         lambda: gt.Matching(torch.zeros(*BATCH, 21, 21)).log_prob(torch.eye(21).expand(*BATCH, 21, 21)),
         ["Matching", "trace_log_prob"],
     ),
-    "custom event": (lambda: gt.Custom(torch.zeros(3), twins.Subset(3, 1), event_dim=2), ["Custom", "2 dimensions"]),
-    "custom event < 0": (lambda: gt.Custom(torch.zeros(3), twins.Subset(3, 1), event_dim=-1), ["Custom", "event_dim"]),
+    "custom event": (
+        lambda: gt.Custom(torch.zeros(3), reference.Subset(3, 1), event_dim=2),
+        ["Custom", "2 dimensions"],
+    ),
+    "custom event < 0": (
+        lambda: gt.Custom(torch.zeros(3), reference.Subset(3, 1), event_dim=-1),
+        ["Custom", "event_dim"],
+    ),
 }
 WRONG_TYPES = {
     "k is a float": (lambda: gt.Subset(torch.zeros(3), 1.0), ["Subset", "k"]),

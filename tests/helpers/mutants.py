@@ -1,5 +1,5 @@
-"""Whether the fuzzer can fail: `python tests/mutants.py [NAME ...]` puts one fault at a time into a copy of the library
-and says how long `python -m gumtrace.fuzz` takes to find it. About an hour for all of them, most of it to compile.
+"""Whether the fuzzer can fail: `python tests/helpers/mutants.py [NAME ...]` puts one fault at a time into a copy of the
+library and says how long `python -m gumtrace.fuzz` takes to find it. About an hour for all of them, most of it to compile.
 
 A fault is a piece of a source file and what takes its place. One whose piece is no longer there is an error: change it
 together with the source.
@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[1] / "src"
+SOURCE = Path(__file__).resolve().parents[2] / "src"
 LIMIT = 120  # seconds for each, compiling included
 CPU, STRUCTURES, ESTIMATORS = "kernels/cpu", "structures", "estimators"
 FAULTS = {  # name: (file, what is there, the fault)

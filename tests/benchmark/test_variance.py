@@ -12,7 +12,7 @@ import gumtrace as gt
 from gumtrace.diagnostics import exact_gradient, gradient_statistics
 from gumtrace.toy import problem
 
-spec = spec_from_file_location("variance", Path(__file__).parents[1] / "benchmarks" / "variance.py")
+spec = spec_from_file_location("variance", Path(__file__).parents[2] / "benchmarks" / "variance.py")
 variance = module_from_spec(spec)
 spec.loader.exec_module(variance)
 
