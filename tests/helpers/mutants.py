@@ -1,5 +1,5 @@
 """Whether the fuzzer can fail: `python tests/helpers/mutants.py [NAME ...]` puts one fault at a time into a copy of the
-library and says how long `python -m gumtrace.fuzz` takes to find it. About an hour for all of them, most of it to compile.
+library and says how long `python -m gumtrace.fuzz` takes to find it. All of them take about an hour, mostly to compile.
 
 A fault is a piece of a source file and what takes its place. One whose piece is no longer there is an error: change it
 together with the source.
