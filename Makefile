@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-gpu fuzz docs results bench clean
+.PHONY: help demo test test-fast test-full test-gpu fuzz docs results bench clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -22,15 +22,14 @@ test: $(VENV)/.dev ## lint, format check, type check, tests
 	@.ci/chromium
 	$(BIN)/pytest -n 2
 
+test-fast: $(VENV)/.dev ## the quick half of the tests of every part: three minutes
+	$(BIN)/pytest -n 2 -m "not slow"
+
 test-full: $(VENV)/.dev ## the tests with a million draws where `make test` makes 20 000: half an hour
 	GUMTRACE_DRAWS=1000000 $(BIN)/pytest tests/traces/test_conditional.py -k round_trip
 
-test-gpu: $(VENV)/.dev ## the kernels on a real GPU: needs a CUDA build of torch in .venv
-	$(BIN)/pytest -n 4 tests/kernels \
-	  tests/structures/test_unchecked.py tests/benchmark/test_device_time.py tests/relaxations/test_relax_subset_paths.py \
-	  experiments/tests/graph_layout/test_graph_layout_messages.py \
-	  experiments/tests/graph_layout/test_graph_layout_decoder.py experiments/tests/listops/test_listops_kernels.py \
-	  experiments/tests/loop/test_gpu_experiments.py
+test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU: needs a CUDA build of torch in .venv
+	$(BIN)/pytest -n 4 -m "device or gpu"
 
 SECONDS ?= 60
 SEED ?= 0

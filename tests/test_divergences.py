@@ -36,6 +36,7 @@ def test_bounds(name, dist):
 
 @CASES
 @pytest.mark.parametrize("samples", [1, 4])
+@pytest.mark.slow
 def test_estimates_are_unbiased_in_value_and_gradient(name, dist, samples):
     """z-tests of many replicates against enumeration."""
     replicates = 20_000

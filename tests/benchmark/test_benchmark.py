@@ -36,6 +36,7 @@ def broken(monkeypatch):
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.slow
 def test_a_case_gives_every_step(structure, dtype):
     records = run_case(Case(structure, TINY[structure]), batch=3, dtype=dtype, repeat=2)
     assert [record.step for record in records if record.step != RELAXED] == list(STEPS)

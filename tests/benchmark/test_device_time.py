@@ -11,6 +11,8 @@ from gumtrace import benchmark
 from gumtrace.benchmark import Case, Record, device
 from gumtrace.cli import bench
 
+pytestmark = pytest.mark.device
+
 DEVICE_MS = 0.06
 
 

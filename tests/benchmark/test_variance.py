@@ -22,6 +22,7 @@ RECORDS = [variance.Record(**r) for r in json.loads(variance.RESULTS.read_text()
 
 
 @pytest.mark.parametrize("structure", variance.STRUCTURES)
+@pytest.mark.slow
 def test_every_estimator_is_measured(structure):
     p = problem(structure, size=8 if structure == "subset" else 4)
     for objective in variance.OBJECTIVES:

@@ -26,6 +26,7 @@ def test_demo(tmp_path, capsys):
     assert picture.stat().st_size > 50_000
 
 
+@pytest.mark.slow
 def test_the_same_seed_tells_the_same(tmp_path, capsys):
     told = []
     for seed in ("1", "1", "2"):

@@ -33,6 +33,7 @@ def test_structure_log_prob_is_the_sum_over_traces(name, dist):
 
 
 @CASES
+@pytest.mark.slow
 def test_samples_follow_the_law(name, dist):
     report = gt.diagnostics.goodness_of_fit(dist, 1_000_000, generator=seeded(1))
     assert report.impossible == 0
@@ -40,6 +41,7 @@ def test_samples_follow_the_law(name, dist):
 
 
 @CASES
+@pytest.mark.slow
 def test_float32_samples_follow_the_law(name, dist):
     report = gt.diagnostics.goodness_of_fit(rebuild(dist, dist.logits.float()), 1_000_000, generator=seeded(2))
     assert report.impossible == 0

@@ -107,6 +107,7 @@ def averaged_by_value(values, p, score):
 
 
 @pytest.mark.parametrize("name", LOG_PROB)
+@pytest.mark.slow
 def test_the_variance_of_structures_is_that_of_their_log_prob(name):
     """The structure's score by `log_prob` in place of its traces' average."""
     dist, f = case(name)
@@ -128,6 +129,7 @@ def test_the_variance_of_structures_is_that_of_their_log_prob(name):
 @KS
 @pytest.mark.parametrize("kind", ESTIMATORS)
 @pytest.mark.parametrize("name", ["subset-ragged", "tree-masked"])
+@pytest.mark.slow
 def test_estimators_have_that_variance(name, kind, samples):
     """One false alarm in a million: the mean of squared errors against the exact variance, key by key."""
     dist, f = case(name)

@@ -63,6 +63,7 @@ WITH_EXAMPLES = [p for p in PAGES if any(label in EXECUTED_HERE for label, _, _ 
 
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=name_of)
 @pytest.mark.usefixtures("fresh_interpreter", "one_thread")
+@pytest.mark.slow
 def test_examples_of_a_page(page):
     """In order, in one namespace: with prompts they print what the page says, without they run."""
     names: dict = {}

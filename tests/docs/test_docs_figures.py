@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import gumtrace as gt
-from gumtrace.structures.base import Structure
 
 DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS))  # as docs/conf.py does
@@ -64,12 +63,12 @@ def test_everything_has_a_page():
     def titles(folder):
         return {text(page).partition("\n")[0].removeprefix("# ") for page in pages(folder)}
 
-    public = [getattr(gt, name) for name in gt.__all__]
-    assert titles("structures") == {x.__name__ for x in public if isinstance(x, type) and issubclass(x, Structure)}
+    assert titles("structures") == {structure.__name__ for structure in gt.structures.ALL}
     assert titles("estimators") == set(gt.estimators.ESTIMATORS)
 
 
 @pytest.mark.parametrize("folder", ["structures", "estimators"])
+@pytest.mark.slow
 def test_the_index_lists_every_page(made, folder):
     index = text(DOCS / folder / "index.md") + text(made / "tables" / f"{folder}.md")
     for page in pages(folder):
@@ -102,6 +101,7 @@ def test_a_picture_is_the_same_file_every_time(made, tmp_path):
 
 
 @pytest.mark.parametrize("page", pages("structures"), ids=lambda page: page.stem)
+@pytest.mark.slow
 def test_a_picture_shows_the_run_of_its_page(page):
     told = re.findall(r"wins, P = (\d\.\d\d)$", text(page), re.MULTILINE)
     drawn = [ax.texts[-1].get_text() for ax in figures.steps_of(page).axes if ax.texts]
@@ -184,6 +184,7 @@ COMPILED = {
 @pytest.mark.parametrize("make", [gt.SpanningTree, gt.Arborescence])
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, in its compiler
+@pytest.mark.slow
 def test_compiled_as_one_graph(name, make):
     torch._dynamo.reset()
     estimator = COMPILED[name]()

@@ -64,17 +64,20 @@ def p_of(estimator, kind):
 
 
 @pytest.mark.parametrize("kind", ORIGINALS)
+@pytest.mark.slow
 def test_the_original_passes(kind):
     assert p_of(ORIGINALS[kind][1](), kind) > FALSE_ALARM
 
 
 @pytest.mark.parametrize(("kind", "fault"), [(kind, fault) for kind in FAULTS for fault in FAULTS[kind]])
+@pytest.mark.slow
 def test_a_broken_copy_fails(kind, fault):
     """With the settings, replicates and seed with which the original passes."""
     assert p_of(COPIES[kind](fault), kind) < FALSE_ALARM
 
 
 @pytest.mark.parametrize("name", DISTS)
+@pytest.mark.slow
 def test_a_wrong_derivative_of_the_conditional_noise_is_found(name):
     """For each structure, with no more runs than `test_relax` makes."""
     estimator = frozen(faulty.FaultyRELAX(fault="shift", critic=critic_for(case(name)[0]), samples=2))

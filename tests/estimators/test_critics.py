@@ -58,6 +58,7 @@ def test_critics_compute_in_their_own_dtype():
         assert all(p.grad.isfinite().all() for p in critic.parameters())
 
 
+@pytest.mark.slow
 def test_a_critic_that_knows_nodes_by_name_learns_of_one_edge():
     """Which of all edges is in the tree: nothing to a critic that treats them alike."""
     dist = gt.SpanningTree(torch.zeros(4, 4))

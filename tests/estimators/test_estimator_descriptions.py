@@ -67,6 +67,7 @@ def test_those_that_differentiate_evaluate_at_values_with_a_gradient(name):
 
 
 @EVERY
+@pytest.mark.slow
 def test_unbiased_or_not_by_enumeration(name):
     """One that says it is biased is far off the exact gradient, with the runs that others pass with."""
     estimator = make(name, case("subset")[0], samples=2).requires_grad_(False)
@@ -75,6 +76,7 @@ def test_unbiased_or_not_by_enumeration(name):
 
 @EVERY
 @pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.slow
 def test_it_works_for_the_structures_it_supports_and_for_no_others(name, structure):
     dist, f = case(structure)
     estimator = make(name, dist)

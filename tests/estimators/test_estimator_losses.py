@@ -101,6 +101,7 @@ def twice(estimator, dist, objective):
 
 @pytest.mark.parametrize("way", IN_PLACE)
 @pytest.mark.parametrize(("estimator", "structure"), CASES)
+@pytest.mark.slow
 def test_objectives_may_write_into_their_values(estimator, structure, way):
     dist = (SOFT | WHOLE)[structure]()
     expected = twice(ALL[estimator](dist), dist, plain)

@@ -101,6 +101,7 @@ def test_gradient_of_the_objective_is_plain_backpropagation():
 
 
 @pytest.mark.parametrize("name", CONTROL)
+@pytest.mark.slow
 def test_training_on_the_variance_lowers_it(name):
     """Below that of T-REINFORCE with as many samples, which is c = 0."""
     dist, f = case("subset")

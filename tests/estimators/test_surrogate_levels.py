@@ -29,6 +29,7 @@ def spread_of_gradients(kind, samples, offset, dtype):
 
 @pytest.mark.parametrize("samples", [1, 8])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_constant_in_the_loss_changes_nothing(kind, samples):
     """The draws are the same, so that all there is between them are losses rounded to 1/16, at a constant of 10⁶."""
     plain = spread_of_gradients(kind, samples, 0.0, torch.float32)

@@ -27,6 +27,7 @@ CASES = [(e, d) for e in UNBIASED for d, dist in DISTS.items() if E.ESTIMATORS[e
 
 @KS
 @pytest.mark.parametrize(("estimator", "name"), CASES)
+@pytest.mark.slow
 def test_every_estimator(estimator, name, samples):
     """With all that it has learned fixed: training on the variance would take second derivatives here."""
     if "surrogate" in E.ESTIMATORS[estimator].settings():
@@ -50,11 +51,13 @@ def test_rebar_with_every_subset_relaxation(kind):
 @KS
 @pytest.mark.parametrize("kind", ["pairwise", "mlp"])
 @pytest.mark.parametrize("name", ["subset-ragged", "tree-masked", "binary-ragged"])
+@pytest.mark.slow
 def test_every_surrogate(name, kind, samples):
     assert unbiased(fitted(kind, name, samples), name)
 
 
 @pytest.mark.parametrize("kind", ["linear", "pairwise", "mlp"])
+@pytest.mark.slow
 def test_a_surrogate_that_keeps_learning(kind):
     """c changes between the chunks, by draws made before: their errors stay uncorrelated, and the z-test right."""
     dist, _ = case("tree")

@@ -17,6 +17,7 @@ def _written(explored, address):
     assert explored.page.url.partition("#")[2] == address
 
 
+@pytest.mark.slow
 def test_a_reload_shows_the_same(explored, visit, served):
     page = explored.page
     explored.open("spanning-tree")

@@ -15,6 +15,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("structure", OPENING)
+@pytest.mark.slow
 def test_stepped_to_the_end_and_back(structure, explored):
     explored.open(structure)
     expected = explored.expected(structure)
@@ -52,6 +53,7 @@ def test_stepped_to_the_end_and_back(structure, explored):
 
 
 @pytest.mark.parametrize("structure", OPENING)
+@pytest.mark.slow
 def test_a_redraw_moves_the_times_and_keeps_the_rest(structure, explored):
     explored.open(structure)
     explored.press("End")

@@ -75,6 +75,7 @@ def test_every_mark_is_in_the_legend(explored):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.slow
 def test_on_a_phone(scheme, visit, served):
     explored = visit(served.url, viewport=PHONE, has_touch=True, is_mobile=True, color_scheme=scheme)
     page = explored.page
@@ -144,6 +145,7 @@ def site(tmp_path_factory):
         yield f"http://127.0.0.1:{server.server_port}/"
 
 
+@pytest.mark.slow
 def test_recorded_runs_in_another_page(visit, site):
     explored = visit(site, path="pages/page.html#here")
     page = explored.page

@@ -102,6 +102,7 @@ def _printed(script):
     return out.getvalue()
 
 
+@pytest.mark.slow
 def test_a_wrong_tie_is_found_and_made_small(monkeypatch):
     """The larger key wins where two are equal."""
     right = gt.Permutation._trace_rows
@@ -136,6 +137,7 @@ def test_a_missing_mask_is_found(monkeypatch):
     assert _found("spanning-tree").check == "racing"
 
 
+@pytest.mark.slow
 def test_a_biased_estimator_is_found(monkeypatch):
     monkeypatch.setattr("gumtrace.estimators.score.advantage", lambda loss, leave_one_out: loss.abs())
     monkeypatch.setattr(fuzzed, "_refuses", lambda *args: None)
@@ -190,6 +192,7 @@ def test_shrinking_ends_at_something_small(structure):
     ("target", "how"),
     [(fuzz_workers.dying, "SIGSEGV"), (fuzz_workers.leaving, "exit 3"), (fuzz_workers.hanging, "took more than 2 s")],
 )
+@pytest.mark.slow
 def test_a_worker_that_ends_is_reported_and_replaced(target, how, monkeypatch):
     monkeypatch.setattr(driver, "COMPILES", 2.0)
     summary = fuzz(Settings(seconds=None, cases=6, workers=1), target=target)

@@ -30,11 +30,14 @@ from gumtrace.kernels.cuda import indicator as indicators
 from gumtrace.kernels.cuda import ops as cuda
 from gumtrace.kernels.geometry import DEVICE_ATTEMPTS
 
+pytestmark = pytest.mark.device
+
 poisoned, small_tiles = kernelcases.poisoned, kernelcases.small_tiles
 
 
 @every_geometry
 @kinds_for("random", "ties", "masked")
+@pytest.mark.slow
 def test_traces_are_the_same(geometry, dtype, kind):
     g, sizes, (winners, links, status) = twin_traces(geometry, kind, dtype)
     ours = cuda.trace(geometry, *on(DEVICE, g, sizes))
@@ -44,6 +47,7 @@ def test_traces_are_the_same(geometry, dtype, kind):
 
 @every_geometry
 @kinds_for("masked")
+@pytest.mark.slow
 def test_sampling_is_the_trace_of_its_noise(geometry, dtype, kind):
     x, sizes = on(DEVICE, rates(geometry, kind, dtype), sizes_of(geometry, kind))
     seed = torch.tensor([3, 4], device=DEVICE)
@@ -54,6 +58,7 @@ def test_sampling_is_the_trace_of_its_noise(geometry, dtype, kind):
 
 @every_geometry
 @kinds_for("masked", "wide")
+@pytest.mark.slow
 def test_log_probs_and_gradients(geometry, dtype, kind):
     x = rates(geometry, kind, dtype)
     _, _, (winners, links, _) = twin_traces(geometry, kind, dtype)
@@ -70,6 +75,7 @@ def test_log_probs_and_gradients(geometry, dtype, kind):
 
 @pytest.mark.parametrize("geometry", [subset(45, 20), permutation(45)], ids=["subset", "permutation"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.slow
 def test_rows_longer_than_a_block(geometry, dtype, monkeypatch):
     monkeypatch.setattr(subset_trace, "IN_REGISTERS", 32)
     monkeypatch.setattr(subset_trace, "MANY", 1)
@@ -84,6 +90,7 @@ def test_rows_longer_than_a_block(geometry, dtype, monkeypatch):
 
 @every_geometry
 @kinds_for("masked")
+@pytest.mark.slow
 def test_maps(geometry, dtype, kind):
     """The bilinear maps behind second derivatives."""
     x = rates(geometry, kind, dtype).repeat(SAMPLES, 1)
@@ -103,6 +110,7 @@ def test_maps(geometry, dtype, kind):
 
 @every_geometry
 @kinds_for("masked", "wide")
+@pytest.mark.slow
 def test_conditional_gives_the_trace_back(geometry, dtype, kind):
     x, sizes = rates(geometry, kind, dtype), sizes_of(geometry, kind)
     seed = torch.tensor([8, 9], device=DEVICE)
@@ -141,6 +149,7 @@ def test_weights_of_a_wide_item_that_nearly_tie(kernel):
     assert winners[0, :6].tolist() == [20, -1, 7, 8, 4, 19]
 
 
+@pytest.mark.slow
 def test_arborescences_that_lost_their_trace_are_drawn_anew():
     geometry = arborescence(34, 3)  # a tile wider than a warp
     x = rates(geometry, "random", torch.float32, rows=2)
@@ -197,6 +206,7 @@ def test_status_of_trees(components):
         assert torch.equal(ours[0].cpu(), winners)
 
 
+@pytest.mark.slow
 def test_programs_take_items_in_turns(monkeypatch):
     monkeypatch.setattr(arborescence_trace, "_resident", lambda device: 2)
     geometry = arborescence(6, 4)
@@ -206,6 +216,7 @@ def test_programs_take_items_in_turns(monkeypatch):
 
 
 @pytest.mark.parametrize("geometry", [spanning_tree(5), spanning_tree(6, 3)], ids=["tree", "forest"])
+@pytest.mark.slow
 def test_trees_narrower_than_a_tile(geometry, monkeypatch):
     monkeypatch.setattr(spanning_tree_trace, "SMALLEST", 16)
     for kind in ("random", "masked"):

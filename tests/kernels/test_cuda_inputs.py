@@ -23,6 +23,8 @@ from gumtrace.kernels.cuda import ops as cuda
 from gumtrace.kernels.cuda import sampling
 from gumtrace.kernels.geometry import NOT_A_NUMBER, ArborescenceGeometry, BinaryTreeGeometry, sparse_tree
 
+pytestmark = pytest.mark.device
+
 poisoned, small_tiles = kernelcases.poisoned, kernelcases.small_tiles
 
 SPARSE = sparse_tree(3, 1, torch.tensor([[0, 1, 0], [1, 2, 2]], dtype=torch.int32))
@@ -33,6 +35,7 @@ NONE = {BinaryTreeGeometry: -2}  # links of a token that does not race; elsewher
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # by numpy, in the interpreter: inf - inf
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("geometry", [*GEOMETRIES.values(), SPARSE], ids=[*GEOMETRIES, "sparse"])
+@pytest.mark.slow
 def test_not_a_number_leaves_no_trace(geometry, bad):
     """Nor what the memory held before: kernels index by it."""
     racing = sampling.racing(geometry, torch.device("cpu"))
@@ -84,6 +87,7 @@ def results(ops, geometry, x, winners, links):
     ],
     ids=lambda g: f"{type(g).__name__}-{g.keys}",
 )
+@pytest.mark.slow
 def test_nonsense_in_a_trace_is_no_decision(geometry, wrong, ops):
     """It is not believed, and nothing is read or written where it points to."""
     if ops is cuda and geometry is SPARSE:
@@ -114,6 +118,7 @@ def test_nonsense_in_a_trace_is_no_decision(geometry, wrong, ops):
     ],
     ids=lambda x: type(x).__name__ if hasattr(x, "keys") else "",
 )
+@pytest.mark.slow
 def test_traces_that_no_run_gives(geometry, winners, links):
     """Whatever comes of them, it is not made of memory that nobody wrote."""
     x = torch.randn(2, geometry.keys, generator=seeded(1))
@@ -123,6 +128,7 @@ def test_traces_that_no_run_gives(geometry, winners, links):
 
 
 @pytest.mark.parametrize("block", [16, 1024])
+@pytest.mark.slow
 def test_permutations_under_another_mask(block, monkeypatch):
     """Keys race that have not won, and keys have won that do not race."""
     monkeypatch.setattr(cuda.subset, "BLOCK", block)

@@ -13,6 +13,8 @@ from gumtrace.kernels.cpu.matrix_tree import tree_marginals
 from gumtrace.kernels.cuda import matrix_tree
 from gumtrace.relaxations import trees
 
+pytestmark = pytest.mark.device
+
 UNDIRECTED = trees.UNDIRECTED
 KINDS = [(1, True), (UNDIRECTED, True), (UNDIRECTED, False)]  # ROOTED, FOLDED, SPREAD
 
@@ -109,6 +111,7 @@ if FULL:  # sizes at which the number of lanes, of elements a lane and of warps 
 
 
 @pytest.mark.parametrize(("n", "count", "root"), CASES)
+@pytest.mark.slow
 def test_kernel_equals_the_others(n, count, root):
     u, sizes = mixed(n)
     ours = check(u, sizes, count, root, count > 0, atol=1e-11)
@@ -132,6 +135,7 @@ def test_float32(root):
 
 @pytest.mark.parametrize(("span", "parts"), [(1e5, 1), (1e8, 1), (1e8, 2)])
 @pytest.mark.parametrize("root", [UNDIRECTED, 2])
+@pytest.mark.slow
 def test_extreme_scores(divide, span, parts, root):
     divide(parts)
     u = some_missing(uniform(3, 6, 6, span=span))
@@ -165,6 +169,7 @@ def test_log_weights_without_bound():
 
 @pytest.mark.parametrize(("count", "root", "fold"), [(c, r, f) for c in range(3) for r, f in KINDS])
 @pytest.mark.parametrize(("n", "parts"), [(2, 8), (5, 2), *((n, matrix_tree.PARTS) for n in (20, 50, 100) if FULL)])
+@pytest.mark.slow
 def test_sums_in_parts(divide, n, parts, count, root, fold):
     some = [3, 4, 5]
     u, sizes = (x[some] for x in mixed(n))
@@ -187,6 +192,7 @@ def test_sums_in_parts(divide, n, parts, count, root, fold):
         (100, 64, 0, UNDIRECTED),
     ],
 )
+@pytest.mark.slow
 def test_sums_in_parts_of_every_size(divide, n, parts, count, root):
     """In the interpreter with parts enough that there are few steps; threads would be too many."""
     u = some_missing(uniform(1, n, n, span=1000.0))
@@ -195,6 +201,7 @@ def test_sums_in_parts_of_every_size(divide, n, parts, count, root):
 
 
 @pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.slow
 def test_programs_take_items_in_turns(divide, parts, monkeypatch):
     monkeypatch.setattr(matrix_tree, "LANES", 8)
     monkeypatch.setattr(matrix_tree, "_programs", lambda *_: 2)

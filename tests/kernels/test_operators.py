@@ -11,7 +11,10 @@ from gumtrace.kernels import operators, ops
 from gumtrace.kernels.geometry import flatten_geometry
 from gumtrace.traces.trace import Trace
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, in its compiler
+pytestmark = [
+    pytest.mark.device,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]  # of torch's own, in its compiler
 SIZES = ((3, 4), (5, 6), (2, 7))  # batch, n: torch takes a size for a variable once it has changed
 
 
@@ -24,6 +27,7 @@ def _fresh():
 @every_device
 @every_structure
 @pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.slow
 def test_compiles_without_a_break(make, device, dynamic):
     compiled = torch.compile(lambda x: step(make, x), fullgraph=True, backend="aot_eager", dynamic=dynamic)
     for batch, n in SIZES:
@@ -37,6 +41,7 @@ def test_compiles_without_a_break(make, device, dynamic):
 
 @every_device
 @every_structure
+@pytest.mark.slow
 def test_compiled_log_probs_are_the_same(make, device):
     """Of the distribution's own trace, of another's, of a part of one."""
     x, other = logits(3, device=device), logits(4, device=device)[1:]
@@ -56,6 +61,7 @@ def test_compiled_log_probs_are_the_same(make, device):
 
 @every_device
 @pytest.mark.parametrize("name", ["Subset", "Subset-by-item", "Permutation", "Permutation-matrix", "BinaryTree"])
+@pytest.mark.slow
 def test_compiled_log_probs_of_values(name, device):
     k = torch.tensor([2, 0, 3], device=device) if "item" in name else 2
     structure, more = name.split("-")[0], {"matrix": True} if "matrix" in name else {}
@@ -128,6 +134,7 @@ def calls(d):
 
 @every_device
 @every_structure
+@pytest.mark.slow
 def test_torch_checks_the_operators(make, device):
     """Schemas, shapes and strides of fake results, autograd, AOT with variable sizes."""
     for operator, args in calls(make(logits(3, device=device))).items():

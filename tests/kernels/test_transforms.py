@@ -11,6 +11,8 @@ from gumtrace.kernels import ops
 from gumtrace.kernels.geometry import flatten_geometry
 from gumtrace.traces.trace import Trace
 
+pytestmark = pytest.mark.device
+
 
 def log_prob_of(make, trace):
     """log P of a trace made by another distribution, as a function of the logits."""

@@ -41,6 +41,7 @@ def soft_and_hard(name, what, dtype, temperature):
 @pytest.mark.parametrize("what", LOGITS)
 @pytest.mark.parametrize("temperature", [*COLD, 0.5, 1e30])
 @pytest.mark.parametrize("name", MAPS)
+@pytest.mark.slow
 def test_in_the_polytope_with_finite_gradients(name, temperature, what, dtype, learned):
     t = torch.tensor(temperature, dtype=dtype, requires_grad=True) if learned else temperature
     d, soft, hard = soft_and_hard(name, what, dtype, t)

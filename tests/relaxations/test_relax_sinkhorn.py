@@ -189,6 +189,7 @@ def test_padding_equals_the_item_without_it():
         torch.testing.assert_close(grad[b, :n, :m], expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_masses():
     u = torch.randn(2, 3, 4, generator=seeded(), dtype=torch.float64)
     rows, cols = torch.tensor([2.0, 0.5, 0.0]), torch.tensor([[1.0, 1.0, 1.0, 1.0], [0.25, 0.75, 0.0, 3.0]])

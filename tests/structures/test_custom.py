@@ -55,6 +55,7 @@ def test_enumeration_of_the_examples(algorithm):
 
 
 @examples
+@pytest.mark.slow
 def test_the_law_of_the_examples(algorithm):
     d = gt.Custom(LOGITS, algorithm)
     fit = gt.diagnostics.goodness_of_fit(d, 20_000, generator=generator(1))
@@ -66,6 +67,7 @@ def test_the_law_of_the_examples(algorithm):
 
 
 @examples
+@pytest.mark.slow
 def test_the_law_is_tested_for_real(algorithm):
     """The same tests reject samples of slightly different logits."""
     d, other = (gt.Custom(x, algorithm) for x in (LOGITS, LOGITS + torch.tensor([0.3, 0, 0, 0, 0, 0])))
@@ -212,6 +214,7 @@ def test_the_default_value_marks_winners():
 # Size and ties ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_thousand_levels():
     n = 2000
     algorithm = Race(start=lambda: (range(n), None))

@@ -39,6 +39,7 @@ def test_sparse_tree_is_scipys(n):
 
 
 @pytest.mark.parametrize("n", SIZES)
+@pytest.mark.slow
 def test_arborescence_is_networkxs(n):
     root = n // 3
     dist = gt.Arborescence(torch.randn(n, n, generator=seeded(n), dtype=torch.float64), root)

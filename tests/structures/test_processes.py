@@ -208,6 +208,7 @@ if pid:
 
 
 @pytest.mark.parametrize("script", [FRESH, pytest.param(EXITS, marks=forks)], ids=["first calls at once", "exit"])
+@pytest.mark.slow
 def test_whole_programs(script):
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=2 * PATIENCE)
     assert run.returncode == 0, run.stderr

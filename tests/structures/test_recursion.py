@@ -41,6 +41,7 @@ def agree(dist, algorithm, noise, ordered):
 @KINDS
 @MASKED
 @given(st.data())
+@pytest.mark.slow
 def test_subset(kind, masked, data):
     d = data.draw(st.integers(1, 7))
     noise = draw_noise(data, kind, (d,), masked)
@@ -79,6 +80,7 @@ def test_matching(kind, masked, data):
 @KINDS
 @MASKED
 @given(st.data())
+@pytest.mark.slow
 def test_spanning_tree(kind, masked, data):
     n = data.draw(st.integers(1, 6))
     nodes = data.draw(st.integers(1, n))
@@ -101,6 +103,7 @@ def test_spanning_tree(kind, masked, data):
 @KINDS
 @MASKED
 @given(st.data())
+@pytest.mark.slow
 def test_sparse_tree(kind, masked, data):
     n = data.draw(st.integers(1, 6))
     pairs = [[v, v + 1] for v in range(n - 1)]  # a path, and anything else: loops and parallel edges too
@@ -119,6 +122,7 @@ def test_sparse_tree(kind, masked, data):
 @MASKED
 @given(st.data())
 @settings(max_examples=200)
+@pytest.mark.slow
 def test_arborescence(kind, masked, data):
     n = data.draw(st.integers(1, 6))
     nodes = data.draw(st.integers(1, n))
@@ -137,6 +141,7 @@ def test_arborescence(kind, masked, data):
 @KINDS
 @MASKED
 @given(st.data())
+@pytest.mark.slow
 def test_binary_tree(kind, masked, data):
     n = data.draw(st.integers(1, 8))
     noise = draw_noise(data, kind, (n,), masked)

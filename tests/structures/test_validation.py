@@ -215,6 +215,7 @@ def endings():
 
 
 @pytest.mark.parametrize("what", hostile.HOSTILE)
+@pytest.mark.slow
 def test_nothing_crashes(what, endings):
     assert not endings[what].startswith("crashed")
 

@@ -11,6 +11,7 @@ from gumtrace.toy import SIZES, applicable, optimise, problem
 
 @pytest.mark.parametrize("smooth", [True, False])
 @pytest.mark.parametrize("name", SIZES)
+@pytest.mark.slow
 def test_every_estimator_takes_steps(name, smooth):
     p = problem(name, size=4 if name != "subset" else 6, smooth=smooth)
     for estimator, build in applicable(p, samples=3).items():

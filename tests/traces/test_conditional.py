@@ -23,6 +23,7 @@ SIZES = {
 
 @CASES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.slow
 def test_law(name, dist, dtype):
     report = gt.diagnostics.check_conditional(rebuild(dist, dist.logits.to(dtype)), 200_000, generator=seeded(3))
     assert report.broken == 0
@@ -49,6 +50,7 @@ def test_the_law_test_sees_faults(fault, monkeypatch):
 
 
 @CASES
+@pytest.mark.slow
 def test_law_given_one_trace(name, dist):
     """For a fixed trace: draws of G | T against draws of G that happen to give T."""
     trace = dist.sample_trace(generator=seeded(5))
@@ -64,6 +66,7 @@ def test_law_given_one_trace(name, dist):
 @pytest.mark.parametrize("scale", [0.0, 1.0, 5.0])
 @pytest.mark.parametrize("n", [10, 50])
 @pytest.mark.parametrize("kind", SIZES)
+@pytest.mark.slow
 def test_round_trip(kind, n, scale, draws):
     """Zero failures in float32, however close the winners come to each other."""
     g = seeded(n)

@@ -58,6 +58,7 @@ def test_conditional(name, dist):
 
 
 @LITERAL
+@pytest.mark.slow
 def test_literal_recursion(name, dist, algorithm):
     """Custom has the same gradients, through its own forest of groups."""
     literal = gt.Custom(dist.logits.clone().requires_grad_(), algorithm)

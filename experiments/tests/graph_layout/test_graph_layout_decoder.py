@@ -19,11 +19,12 @@ from gumtrace_experiments import find
 from gumtrace_experiments.graph_layout import fused_decoder, messages, repeated_messages
 
 everywhere, poisoned, precision = layout_decoders.everywhere, layout_decoders.poisoned, layout_decoders.precision
-pytestmark = pytest.mark.usefixtures("one_thread", "poisoned", "precision")
+pytestmark = [pytest.mark.device, pytest.mark.usefixtures("one_thread", "poisoned", "precision")]
 
 
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("structures", [trees, soft])
+@pytest.mark.slow
 def test_the_decoder_is_that_of_torch(structures, half):
     """Several steps, each sample with its own structure; frames that share theirs."""
     n, items, samples, steps = 5, 3, 2, 3
@@ -105,6 +106,7 @@ def test_twice_is_the_way_of_torch():
 
 
 @pytest.mark.parametrize("structures", [trees, soft])
+@pytest.mark.slow
 def test_compiled_as_one_graph(structures):
     made = decoder(5, 16)
     structure, first = structures(5, 3), torch.rand(3, 5, 2, generator=seeded(1)).to(DEVICE)
@@ -147,6 +149,7 @@ def data(tmp_path_factory):
 
 @pytest.mark.parametrize(("estimator", "learn"), [*((name, True) for name in ESTIMATORS), ("REBAR", False)])
 @pytest.mark.parametrize("training", ["teacher-forced", "unrolled"])
+@pytest.mark.slow
 def test_the_gradients_of_an_update(estimator, learn, training, data, monkeypatch):
     """Second derivatives, which REBAR wants to learn its temperature, come from torch alone."""
     config = GraphLayout.config_type(

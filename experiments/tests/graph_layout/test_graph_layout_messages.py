@@ -24,7 +24,7 @@ from layout_decoders import (
 from gumtrace_experiments.graph_layout import fused_decoder, messages
 
 everywhere, poisoned, precision = layout_decoders.everywhere, layout_decoders.poisoned, layout_decoders.precision
-pytestmark = pytest.mark.usefixtures("one_thread", "poisoned", "precision")
+pytestmark = [pytest.mark.device, pytest.mark.usefixtures("one_thread", "poisoned", "precision")]
 
 SERVES = messages.serves
 every_size = pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
@@ -36,16 +36,19 @@ TREES_AND_SOFT = pytest.mark.parametrize(
 
 
 @every_size
+@pytest.mark.slow
 def test_messages_and_gradients(size):
     assert all(e < EXACT for e in errors(summed(size), summed(size, torch.float64)))
 
 
 @pytest.mark.parametrize("size", SOFT.values(), ids=SOFT)
+@pytest.mark.slow
 def test_soft_structures(size):
     assert all(e < EXACT for e in errors(summed(size, structures=soft), summed(size, torch.float64, soft)))
 
 
 @TREES_AND_SOFT
+@pytest.mark.slow
 def test_in_tf32(size, structures):
     """The other sizes of tiles. In the interpreter the products are not rounded."""
     torch.set_float32_matmul_precision("high")
@@ -55,6 +58,7 @@ def test_in_tf32(size, structures):
 
 
 @TREES_AND_SOFT
+@pytest.mark.slow
 def test_in_half_precision(size, structures):
     expected = summed(size, torch.float64, structures)
     with torch.autocast(DEVICE, HALF):
@@ -95,6 +99,7 @@ def test_a_sum_of_differences():
 
 
 @pytest.mark.parametrize(("name", "structures"), [("paper-both", trees), ("more-samples", soft)])
+@pytest.mark.slow
 def test_equal_inputs_give_equal_bits(name, structures):
     size = (SIZES if structures is trees else SOFT)[name]
     runs = [summed(size, structures=structures) for _ in range(2)]

@@ -76,6 +76,7 @@ def test_half_precision_is_for_wide_layers(network):
 # --- compiled ---
 
 
+@pytest.mark.slow
 def test_no_graph_breaks():
     n, structure = 5, trees(5, SAMPLES, ITEMS, dtype=torch.float32)
     positions = frames(n, ITEMS, FRAMES, dtype=torch.float32)

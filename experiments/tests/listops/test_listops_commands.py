@@ -134,6 +134,7 @@ def test_heuristics_by_hand():
     assert found == {"own": 4 / 5, "every": 3 / 5}
 
 
+@pytest.mark.slow
 def test_the_notes_have_their_shares():
     """On the test set of the experiment, which takes a few seconds to make."""
     found = shares(generate(progress=False).test)

@@ -36,6 +36,7 @@ def run(tmp_path, data):
 
 
 @pytest.mark.parametrize("estimator", [name for name in ESTIMATORS if name != "StructureREINFORCE"])
+@pytest.mark.slow
 def test_every_estimator_trains_and_resumes_exactly(estimator, run):
     config = TINY.replace(estimator=estimator)
     (whole,) = run("whole", config)

@@ -18,7 +18,7 @@ from gumtrace_experiments.listops.model import Classifier, Masks
 SMOOTH = [name for name, cls in ESTIMATORS.items() if cls.differentiates]
 
 poisoned = kernelcases.poisoned
-pytestmark = pytest.mark.usefixtures("one_thread", "precision")
+pytestmark = [pytest.mark.device, pytest.mark.usefixtures("one_thread", "precision")]
 
 SERVES, EMPTY, EMPTY_LIKE = messages.serves, torch.empty, torch.empty_like
 SIZES = {  # tokens, hidden, items, samples, programs in all
@@ -101,6 +101,7 @@ def errors(ours, theirs):
 
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.slow
 def test_messages_and_their_derivatives(size, monkeypatch):
     monkeypatch.setattr(messages, "PROGRAMS", size[-1])
     expected = found(size, torch.float64)
@@ -110,6 +111,7 @@ def test_messages_and_their_derivatives(size, monkeypatch):
 
 @pytest.mark.parametrize("precision", ["high"], indirect=True)
 @pytest.mark.parametrize("name", ["samples", "paper"])
+@pytest.mark.slow
 def test_in_tf32(name, precision):
     """In the interpreter the products are not rounded."""
     value, *grads = errors(found(SIZES[name]), found(SIZES[name], torch.float64))
@@ -118,6 +120,7 @@ def test_in_tf32(name, precision):
 
 
 @pytest.mark.parametrize(("which", "frozen"), [(0, True), *((which, False) for which in range(5))])
+@pytest.mark.slow
 def test_of_one_gradient_alone(which, frozen):
     """Nobody differentiates the others; and the layer need not have one."""
     runs = []
@@ -190,6 +193,7 @@ def test_a_third_derivative_is_refused():
 
 
 @pytest.mark.usefixtures("plain_memory")
+@pytest.mark.slow
 def test_the_operators_are_as_torch_wants_them():
     (*given, weight, bias, grad), _ = inputs(SIZES["alone"], torch.float32)
     flat = [*(x.detach().flatten(0, -3).requires_grad_() for x in given), weight, bias]
@@ -238,6 +242,7 @@ def data(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("estimator", "learn"), [*((name, True) for name in SMOOTH), ("REBAR", False)])
+@pytest.mark.slow
 def test_the_gradients_of_an_update(estimator, learn, data, monkeypatch):
     config = ListOps.config_type(longest=12, depth=2, rounds=2, hidden=12, estimator=estimator, draws=2)
     config = config.replace(learn_temperature=learn)

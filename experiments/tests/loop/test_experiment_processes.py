@@ -32,6 +32,7 @@ def arguments(config):
 
 
 @pytest.mark.parametrize("after", [False, True])
+@pytest.mark.slow
 def test_killed_while_writing(after, run, tmp_path, monkeypatch):
     """Before or after each file is put into place, with half of the next line of metrics written."""
     config = TINY.replace(starts=2, start_iterations=4)

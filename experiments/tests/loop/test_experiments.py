@@ -51,6 +51,7 @@ def test_smoke_learns(tmp_path, data):
 
 @pytest.mark.parametrize("training", ["teacher-forced", "unrolled"])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.slow
 def test_every_estimator_trains_and_resumes_exactly(estimator, training, run):
     config = TINY.replace(estimator=estimator, training=training, extra=8, iterations=8, calls=24)
     assert cut_off(run, config) == run("whole", config)
@@ -66,6 +67,7 @@ def test_every_estimator_trains_and_resumes_exactly(estimator, training, run):
         {"starts": 3, "start_iterations": 4},
     ],
 )
+@pytest.mark.slow
 def test_settings_change_a_run_that_resumes_exactly(settings, run):
     config = TINY.replace(**settings)
     (whole,) = run("whole", config)

@@ -95,6 +95,7 @@ def test_a_run_that_was_cut_off_resumes(monkeypatch):
     assert whole == parts
 
 
+@pytest.mark.slow
 def test_as_a_console_script_the_working_folder_is_searched(tmp_path):
     """In a process whose path does not have it."""
     shutil.copy(one_file.__file__, tmp_path / "module_of_my_own.py")

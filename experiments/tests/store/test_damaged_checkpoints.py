@@ -76,6 +76,7 @@ def resumed(halves, folder, data):
 
 @forks
 @pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.slow
 def test_states_that_nobody_would_write(name, resumed):
     assert not resumed(name, REFUSED[name])
 
@@ -134,6 +135,7 @@ def quadratic(tmp_path):
     return tmp_path / "seed-0", partial(trained, Quadratic, config, tmp_path), result
 
 
+@pytest.mark.slow
 def test_mutated_bytes(quadratic):
     folder, resume, result = quadratic
     before, rng, loaded = contents(folder), random.Random(0), {True: 0, False: 0}

@@ -61,6 +61,7 @@ NO_ROWS = [
 
 @pytest.mark.parametrize("line", NO_ROWS, ids=lambda line: line[:30] or "empty")
 @pytest.mark.parametrize("number", [1, 3, 7])
+@pytest.mark.slow
 def test_a_damaged_line_of_metrics(line, number, folder):
     """The first, one in the middle, the last: all whole lines that a run under way wrote."""
     path = folder / "metrics.jsonl"

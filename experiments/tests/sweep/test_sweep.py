@@ -104,6 +104,7 @@ def killed_in_its_second_trial(folder, storage):
 @forks
 @pytest.mark.usefixtures("closed")
 @pytest.mark.parametrize("storage", ["", "sqlite:///{}/study.db"], ids=["journal", "database"])
+@pytest.mark.slow
 def test_a_killed_worker_is_taken_over_from(tmp_path, monkeypatch, storage):
     monkeypatch.setattr(sweeps, "HEARTBEAT", 1)
     monkeypatch.setattr(sweeps, "GRACE", 2)

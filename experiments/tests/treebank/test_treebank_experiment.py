@@ -51,6 +51,7 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize("estimator", [*LIKELIHOODS, *(name for name in ESTIMATORS if name != "StructureREINFORCE")])
+@pytest.mark.slow
 def test_every_way_trains_and_resumes_exactly(estimator, run):
     config = TINY.replace(estimator=estimator)
     whole = run("whole", config)
@@ -78,6 +79,7 @@ def test_the_probability_of_an_arborescence_is_intractable(run):
     ("estimator", "samples", "least"),
     [("TraceLikelihood", 0, 0.95), ("MatrixTreeCRF", 0, 0.95), ("TraceREINFORCE", 8, 0.6)],
 )
+@pytest.mark.slow
 def test_smoke_learns(estimator, samples, least, tmp_path, capsys):
     config = Treebank.smoke(Treebank.config_type(estimator=estimator, samples=samples))
     (result,) = train(Treebank, config, tmp_path, progress=False)

@@ -26,6 +26,11 @@ def backend(device_type: str) -> ModuleType:
     return import_module(_MODULES[device_type])
 
 
+def own_backends() -> list[str]:
+    """Device types other than the CPU that have kernels of their own."""
+    return [device_type for device_type in _MODULES if device_type != "cpu"]
+
+
 def own_kernel(name: str, device_type: str) -> Callable | None:
     """The device's own kernel of this name. For relaxations, whose formula in torch serves the other devices."""
     return getattr(backend(device_type), name, None) if device_type in _MODULES else None

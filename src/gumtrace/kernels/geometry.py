@@ -7,6 +7,7 @@ The first four fields are the same everywhere:
     winner_slots    integers a trace keeps: the winner of each decision (a binary tree needs none),
     link_slots      and, where decisions depend on each other in more than a chain, how
 
+`code` is its number for operators of torch, and `module` the file of its kernel in each backend.
 `sizes` of a batch are k for subsets and numbers of nodes for trees; `default_size` is that of items without one.
 """
 
@@ -26,6 +27,7 @@ class SubsetGeometry(NamedTuple):
     link_slots: int
     k: int  # the largest of the batch
     code = 0
+    module = "subset"
 
     @property
     def default_size(self) -> int:
@@ -38,6 +40,7 @@ class PermutationGeometry(NamedTuple):
     winner_slots: int
     link_slots: int
     code = 1
+    module = "subset"
     default_size = 0
 
 
@@ -49,6 +52,7 @@ class MatchingGeometry(NamedTuple):
     rows: int
     columns: int
     code = 2
+    module = "matching"
     default_size = 0
 
 
@@ -60,6 +64,7 @@ class SpanningTreeGeometry(NamedTuple):
     nodes: int
     components: int
     code = 3
+    module = "spanning_tree"
 
     @property
     def default_size(self) -> int:
@@ -75,6 +80,7 @@ class SparseTreeGeometry(NamedTuple):
     components: int
     edges: Any  # (2, E) int32 on the CPU
     code = 4
+    module = "sparse_tree"
 
     @property
     def default_size(self) -> int:
@@ -89,6 +95,7 @@ class ArborescenceGeometry(NamedTuple):
     nodes: int
     root: int
     code = 5
+    module = "arborescence"
 
     @property
     def default_size(self) -> int:
@@ -103,6 +110,7 @@ class BinaryTreeGeometry(NamedTuple):
     winner_slots: int
     link_slots: int
     code = 6
+    module = "binary_tree"
     default_size = 0
 
 
@@ -114,6 +122,7 @@ class RecursionGeometry(NamedTuple):
     winner_slots: int
     link_slots: int
     code = 7
+    module = "recursion"
     default_size = 0
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from gumtrace.kernels.backends import backend
+from gumtrace.kernels.backends import backend, own_backends
 from gumtrace.kernels.geometry import unflatten_geometry
 from gumtrace.kernels.vmap import Kind, rule
 
@@ -38,7 +38,8 @@ class Operator:
         kernel = lambda *args: self.run("cpu", *args)  # noqa: E731
         schema = _schema(arguments, results)
         self.registered = torch.library.custom_op(f"gumtrace::{name}", kernel, mutates_args=(), schema=schema)
-        self.registered.register_kernel("cuda")(lambda *args: self.run("cuda", *args))
+        for device_type in own_backends():
+            self.registered.register_kernel(device_type)(lambda *args, on=device_type: self.run(on, *args))
         self.registered.register_fake(lambda numbers, edges, *args: fake(unflatten_geometry(numbers, edges), *args))
         kinds = list(arguments.values()), list(results)
         self.registered.register_vmap(rule(self.registered, *kinds))
@@ -142,4 +143,4 @@ def _traced(tensors: list[Tensor]) -> bool:
 
 
 def _device_type(tensors: list[Tensor]) -> str:
-    return "cuda" if tensors[0].is_cuda else "cpu"
+    return tensors[0].device.type

@@ -50,7 +50,7 @@ def _empty_trace(geometry: Geometry, like: Tensor, items) -> tuple[Tensor, Tenso
 
 
 def _empty_log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor) -> tuple[Tensor, Tensor]:
-    served = getattr(backend("cuda"), "served", None) if logits.is_cuda else None
+    served = getattr(backend(logits.device.type), "served", None)  # the CPU's kernels serve all, and keep float64
     kept = logits.dtype if served is not None and served(geometry) else torch.float64
     items = winners.shape[0]
     return logits.new_empty(items), logits.new_empty(items, geometry.decisions, dtype=kept)

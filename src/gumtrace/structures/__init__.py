@@ -1,6 +1,7 @@
 """One file a structure, all in the same order; `base` holds what they share, `custom` the paper's general algorithm.
 
-The lists below are the only ones: `gumtrace` exports these names; the explorer and the tests go through `ALL`.
+The lists below are the only ones: `gumtrace` exports these names; the explorer, the site and the tests go through
+`ALL`, where sparse spanning trees belong to the dense ones.
 """
 
 from gumtrace.structures.arborescence import Arborescence

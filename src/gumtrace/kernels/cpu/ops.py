@@ -4,22 +4,14 @@ Outputs come from `torch.empty`, and kernels fill their own rows: a fill by torc
 spinning for a while on the cores that ours need.
 """
 
+from functools import cache
+from importlib import import_module
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.cpu import (
-    arborescence,
-    binary_tree,
-    formula,
-    matching,
-    matrix_tree,
-    recursion,
-    sampling,
-    spanning_tree,
-    sparse_tree,
-    subset,
-)
+from gumtrace.kernels.cpu import arborescence, formula, matrix_tree, sampling
 from gumtrace.kernels.cpu import conditional as conditionals
 from gumtrace.kernels.cpu import racing_keys as listing
 from gumtrace.kernels.cpu.marginals import subset_covariance as subset_covariance  # of the kernels here, as are
@@ -32,16 +24,20 @@ from gumtrace.kernels.cpu.threads import run
 from gumtrace.kernels.geometry import ATTEMPTS, ArborescenceGeometry, Geometry, SparseTreeGeometry
 from gumtrace.kernels.tree_marginals import by_triangles
 
-# Imported for the steps that they register, see `hooks`.
-STRUCTURES = (arborescence, binary_tree, matching, recursion, spanning_tree, sparse_tree, subset)
-
 
 def _array(x: Tensor):
     return x.detach().cpu().contiguous().numpy()
 
 
+@cache
+def _register_steps(module: str) -> None:
+    """Import a structure's file, which registers its steps, see `hooks`: before the first kernel is compiled for it."""
+    import_module(f"gumtrace.kernels.cpu.{module}")
+
+
 def compiled(geometry: Geometry) -> Geometry:
     """As compiled code takes it."""
+    _register_steps(geometry.module)
     return geometry._replace(edges=_array(geometry.edges)) if isinstance(geometry, SparseTreeGeometry) else geometry
 
 

@@ -31,7 +31,6 @@ from gumtrace.kernels.geometry import (
     PermutationGeometry,
     RecursionGeometry,
     SpanningTreeGeometry,
-    SparseTreeGeometry,
     SubsetGeometry,
 )
 
@@ -70,7 +69,7 @@ def _new_keys(geometry: Geometry, like: Tensor, items: int) -> Tensor:
 
 
 def check_logits(geometry: Geometry, logits: Tensor) -> Tensor:
-    if isinstance(geometry, (SparseTreeGeometry, RecursionGeometry)):
+    if type(geometry) not in STRUCTURES:
         return cpu.check_logits(geometry, logits)
     wrong, idle = ~(logits < torch.inf), logits.isneginf().any(-1)
     if (racing := sampling.racing(geometry, logits.device)) is not None:
@@ -79,7 +78,7 @@ def check_logits(geometry: Geometry, logits: Tensor) -> Tensor:
 
 
 def perturb(geometry: Geometry, logits: Tensor, items: int, seed: Tensor) -> Tensor:
-    if isinstance(geometry, SparseTreeGeometry):
+    if type(geometry) not in (*STRUCTURES, RecursionGeometry):  # which keys race is not known here
         return cpu.perturb(geometry, logits, items, seed)
     g = _new_keys(geometry, logits, items)
     if g.numel() > 0:
