@@ -25,9 +25,10 @@ class Structure(Description):
         lengths: integers (*B,): node or token counts of ragged items; what is behind them is padding and may hold
             anything.
         validate_args: check logits and masks now, results, values and traces later, as torch.distributions does. Checks
-            synchronise with the device. Without them nothing does on a GPU, and what would have been an error is an
-            incomplete trace or a log-probability without meaning. torch.compile and torch.func need it off: values
-            cannot be read while they trace.
+            synchronise with the device. With False, values are not read on a GPU, and what would have been an error is
+            an incomplete trace or a log-probability without meaning. On the CPU most checks remain: losses and the
+            support of values go unchecked, logits are checked when a structure is drawn. torch.compile and torch.func
+            need it off: values cannot be read while they trace.
 
     Methods that draw take a `sample_shape`, () by default: so many independent draws for each item. It comes first in
     what they return, then the batch shape, then the shape of a value or of the keys: "sample + batch + keys" below.

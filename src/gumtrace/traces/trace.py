@@ -55,7 +55,7 @@ class Trace:
         return [-1 if x.is_inference() else x._version for x in (self.choices, self.links)]
 
     def made_by(self, owner: Any) -> bool:
-        """Whether the distribution of this seal made it, and nothing was written into it since."""
+        """Whether the distribution that has this token made it, and nothing was written into it since."""
         return self.owner is owner and self._versions == self._current_versions()
 
     @property
