@@ -19,16 +19,17 @@ class Config:
     known: ClassVar[tuple[str, ...]] = tuple(ESTIMATORS)  # names that `estimator` may have
 
     seed: int = 0
-    """Of the initial model, the order of the data, and all noise."""
+    """Random seed: initial weights, data order, all noise."""
     estimator: EstimatorName = "TraceREINFORCE"
     calls: int = 128
-    """Objective calls an iteration, N: the same for every estimator, or as near as whole items get."""
+    """Objective calls per iteration, N: the same for every estimator, up to rounding to whole items."""
     samples: int = 0
-    """Structures for each item, K: a batch has N / K items. 0: what suits the estimator, 1 or 4."""
+    """Structures per item, K. Where each of them is a call, a batch has N / K items; with REBAR, which makes three
+    calls per structure, N / 3K. 0: the estimator's default, 1 or 4."""
     temperature: float = 1.0
-    """Of relaxed structures; for REBAR, the initial one."""
+    """Temperature of relaxed structures; for REBAR, the initial one unless it is fixed."""
     learn_temperature: bool = True
-    """REBAR. A fixed temperature takes only first derivatives of the objective, and less time."""
+    """REBAR: keep the temperature fixed, which needs only first derivatives of the objective and takes less time."""
     draws: int = 4
     """GumbelRao: conditional draws for each structure."""
     extra: int = 64
@@ -37,22 +38,22 @@ class Config:
     evaluate_every: int = 500
     """Iterations between evaluations; checkpoints are written then."""
     starts: int = 1
-    """Initial models that are tried: the one that is best on validation after `start_iterations` is trained on."""
+    """Initial models to try; training continues with the one best on validation after --start-iterations."""
     start_iterations: int = 1500
-    """That each of them gets."""
+    """With several --starts: iterations that each of them is trained for before one is chosen."""
     lr: float = 5e-4
     """Learning rate of the model."""
     estimator_lr: float = 1e-3
-    """Of the estimator's own parameters: RELAX's critic, REBAR's temperature and scale."""
+    """Learning rate of the estimator's own parameters: RELAX's critic, REBAR's temperature and scale."""
     schedule: Literal["constant", "cosine"] = "constant"
-    """Of the learning rates: cosine takes them to zero at the last iteration."""
+    """Schedule of the learning rates; cosine decays them to zero at the last iteration."""
     clip: float = 0.0
-    """Norm to which gradients are clipped, of the model and of the estimator's own parameters apart; 0: not at all."""
+    """Norm to clip gradients to, separately for the model and the estimator's own parameters; 0: no clipping."""
     weight_decay: float = 0.0
     precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
-    """Of matrix products on CUDA; a CPU computes in float32 unless it is bfloat16."""
+    """Precision of matrix products on CUDA. On a CPU, tf32 means float32."""
     shards: int = 1
-    """Parts of a batch, each with its own noise and batch statistics; several processes share them out."""
+    """Parts of a batch, each with its own noise and batch statistics; with several processes they are distributed."""
 
     def __post_init__(self):
         if self.estimator not in self.known:

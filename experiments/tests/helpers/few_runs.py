@@ -20,8 +20,8 @@ averaged.
 
 † unbiased gradients. Mean ± standard deviation over seeds, and the best seed, on test. Checkpoints are chosen by ELBO \
 on validation, and so is the setting that is shown: the best mean of those that were run with at least half as many \
-seeds as any other. Settings: ours that are among these runs, the paper's of its search. Ours: \
-NVIDIA H200, torch 2.13.0, 2026-11-16.
+seeds as any other. Settings: in our rows those among these runs, in the paper's those of its search. \
+Ours: NVIDIA H200, torch 2.13.0, 2026-11-16.
 """
 
 

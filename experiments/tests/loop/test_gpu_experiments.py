@@ -1,4 +1,4 @@
-"""Training on real hardware: what a recorded update does is what the update does, and neither waits for the device.
+"""Training on real hardware: what a recorded update does is what the update does, and neither synchronises.
 
 Metrics are compared up to rounding, not bit by bit: libraries choose other algorithms under a graph, and some sums are
 in the order in which threads come. In float32 that is 2⁻²⁴ a sum, and a little of it is made much of: where a gradient

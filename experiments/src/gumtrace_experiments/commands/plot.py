@@ -15,17 +15,24 @@ from gumtrace_experiments.store.errors import RunFolderError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     runs.add_arguments(parser)
-    parser.add_argument("--out", type=Path, default=Path("plots"), metavar="DIR", help="for the pictures")
+    parser.add_argument(
+        "--out", type=Path, default=Path("plots"), metavar="DIR", help="folder for the pictures (default: plots)"
+    )
     parser.add_argument(
         "--run",
         type=Path,
         metavar="FOLDER",
         dest="folder",  # `run` is what the command calls
-        help="of one run: draw what its best model finds, and no curves",
+        help="folder of one run: draw what its best model finds instead of curves",
     )
     parser.add_argument("--count", type=positive, default=6, help="with --run: items to draw (default: 6)")
     items = parser.add_mutually_exclusive_group()
-    items.add_argument("--split", default="test", choices=["train", "valid", "test"], help="with --run")
+    items.add_argument(
+        "--split",
+        default="test",
+        choices=["train", "valid", "test"],
+        help="with --run: part of the data to draw (default: test)",
+    )
     items.add_argument("--file", type=Path, help="with --run, instead of a split: for listops an original file")
     parser.add_argument("--data", type=Path, default=Path("data"), help="with --run: folder of the data sets")
 

@@ -17,12 +17,12 @@ ROWS = 10  # of the table of the best trials
 
 @dataclass(frozen=True)
 class Options:
-    """How to search. The options above are the same for all trials, but for those that are searched for."""
+    """How to search. The options above hold for all trials, except those that are searched: each trial sets its own."""
 
     trials: int = 20
-    """Completed or pruned ones, with those of earlier calls; failed ones are made up for."""
+    """Trials to complete or prune, including those of earlier calls; failed ones are replaced by new ones."""
     jobs: int = 1
-    """Workers: 1 is this process, more are started by submitit."""
+    """Number of workers; 1 is this process, more are started by submitit."""
     out: Path | None = None
     """Folder of the study and of its trials; a sweep that was cut off is resumed. Default: runs/sweep-NAME/..."""
     storage: str = ""
@@ -35,11 +35,11 @@ class Options:
     """Time limit of a job; a worker that reaches it is queued again."""
     slurm_cpus: int = 4
     slurm_options: str = ""
-    """More for sbatch: account=me,qos=high."""
+    """Further options for sbatch, e.g. account=me,qos=high."""
     no_prune: bool = False
-    """Finish the trials, too, that are worse than the median on their way."""
+    """Do not stop trials early that are worse than the median."""
     seed_sampler: int | None = None
-    """Of what is tried; with one worker, a sweep can be repeated."""
+    """Random seed of the search; with one worker, it makes a sweep repeatable."""
     device: str = "cpu"
     data: Path = Path("data")
     """Folder of the data sets; they are made or checked there when first used."""

@@ -15,7 +15,7 @@ from gumtrace_experiments.store.errors import RunFolderError
 
 @dataclass(frozen=True)
 class Options:
-    """How to run it; what comes out does not depend on these, up to rounding."""
+    """How to run it; up to rounding, results do not depend on these options."""
 
     out: Path | None = None
     """Folder of the runs, one folder for each seed inside; a run that was cut off is resumed. Default: runs/NAME/..."""
@@ -29,7 +29,7 @@ class Options:
     graph: bool = False
     """Record the update as a CUDA graph."""
     profile: bool = False
-    """Say where the time of an update goes, instead of training; made one by one, without a graph."""
+    """Instead of training, report where the time of an update goes, without a CUDA graph."""
     profile_updates: int = 20
     """With --profile: number of updates."""
     profile_trace: Path | None = None

@@ -31,17 +31,17 @@ class GraphLayoutConfig(Config):
     training: Literal["teacher-forced", "unrolled"] = "teacher-forced"
     """Predict each frame from the true one before it, or all of them from the first, as the paper does."""
     frames: int = 10
-    """T."""
+    """Frames of a scene, T."""
     nodes: int = 10
     hidden: int = 256
     """Width of the layers of encoder and decoder."""
     decoder_lr: float = 0.0
-    """0: that of the encoder, lr."""
+    """Learning rate of the decoder; 0: the same as --lr."""
     critic_hidden: int = 256
     """Width of RELAX's critic, and of the surrogate."""
     train_size: int = 50_000
     test_size: int = 10_000
-    """Of the validation set, too."""
+    """Size of the test set, and of the validation set."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -33,19 +33,19 @@ class ListOpsConfig(Config):
     calls: int = 100
     weight_decay: float = 1e-4
     classifier_lr: float = 0.0
-    """0: that of the encoder, lr."""
+    """Learning rate of the classifier; 0: the same as --lr."""
     hidden: int = 60
     """Width of embeddings, LSTMs and layers."""
     rounds: int = 5
-    """Of messages: as many as the deepest expression has levels."""
+    """Rounds of messages: one per level of the deepest expression."""
     dropout: float = 0.1
     longest: int = 50
-    """Tokens of an expression, from 10 on."""
+    """Most tokens of an expression; the fewest are 10."""
     depth: int = 5
-    """Of the deepest expressions; there are as many of each depth."""
+    """Depth of the deepest expressions; all depths are equally frequent."""
     train_size: int = 100_000
     test_size: int = 20_000
-    """Of the validation set, too."""
+    """Size of the test set, and of the validation set."""
     original: bool = False
     """Train and test on original files, train*.tsv and test*.tsv in the folder of --data, as far as they have only the
     paper's operators and are no longer than `longest`; depth and sizes are theirs."""

@@ -62,7 +62,7 @@ class Classifier(nn.Module):
 
     A state is made anew in each round, and not added to: after d rounds, nodes of height d or less have reached their
     final states, whatever came before. So five rounds are exactly a recursion along a tree of depth 5.
-    benchmarks/listops_parts.py says how far that gets with the true trees.
+    experiments/benchmarks/listops_parts.py says how far that gets with the true trees.
 
     `hard` says that structures are 0/1. Each token then has one head at most, and sends one message a round: n of
     them. Otherwise any numbers will do, and gradients reach them: n² messages, weighted, which are never all in the

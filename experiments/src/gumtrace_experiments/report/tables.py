@@ -15,8 +15,8 @@ from gumtrace_experiments.report.records import Record
 OURS = "ours"
 MOMENTS = ("beginning", "half-way", "end")  # of training
 UNLIKE = (
-    "Compare ours with ours: they are of one batch, to the logits of one item at a time, of the model as it is then. "
-    "The paper's are of its best model, on average over the training set."
+    "Compare our rows with each other only: they are measured on one batch, for the logits of one item at a time, with "
+    "the model of that moment. The paper's are measured with its best model and averaged over the training set."
 )
 
 
@@ -165,7 +165,7 @@ def _notes(shown: list[Choice], report: Report, metric: str) -> list[str]:
         f"are chosen by {decides} on validation, and so is the setting that is shown: the best mean of those that were "
         "run with at least half as many seeds as any other.",
         *(
-            ["Settings: ours that are among these runs, the paper's of its search."]
+            ["Settings: in our rows those among these runs, in the paper's those of its search."]
             if any(c.block.paper for c in shown)
             else []
         ),

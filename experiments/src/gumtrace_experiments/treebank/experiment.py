@@ -33,7 +33,7 @@ class TreebankConfig(Config):
     known = (*ESTIMATORS, *LIKELIHOODS)
 
     estimator: Supervision = "TraceLikelihood"
-    """Of the expected number of wrong heads; or a likelihood of the true tree, which takes no estimate."""
+    """Estimator of the expected number of wrong heads, or a likelihood of the true tree, which needs no estimator."""
     calls: int = 64
     """Sentences in a batch. To count wrong heads costs nothing, so here the samples of a sentence are not calls."""
     likelihood: float = 0.0
@@ -45,14 +45,14 @@ class TreebankConfig(Config):
     hidden: int = 200
     """Width of word embeddings, and of each direction of each LSTM."""
     layers: int = 2
-    """Of each LSTM."""
+    """Layers of each LSTM."""
     dropout: float = 0.33
     word_dropout: float = 0.2
     """Share of words taken for unknown in training."""
     min_count: int = 2
     """Rarer words are unknown."""
     longest: int = 60
-    """Words of a sentence in training; all are evaluated."""
+    """Most words of a sentence in training; evaluation uses all sentences."""
     treebank: str = "en_ewt"
     """What its files begin with, in the folder of --data or a folder inside it; "synthetic": made-up sentences."""
     synthetic_size: int = 2000
