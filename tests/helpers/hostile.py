@@ -154,7 +154,7 @@ HOSTILE = dict(_all())
 
 
 def run_all(names: list[str]) -> dict[str, str]:
-    """What each said. A child runs them in turn; where it dies, the next child goes on behind that place."""
+    """What each said. A child runs them in turn; where it dies, the next child continues behind that place."""
     said: dict[str, str] = {}
     while len(said) < len(names):
         read, write = os.pipe()

@@ -89,7 +89,7 @@ def results(ops, geometry, x, winners, links):
 )
 @pytest.mark.slow
 def test_nonsense_in_a_trace_is_no_decision(geometry, wrong, ops):
-    """It is not believed, and nothing is read or written where it points to."""
+    """It is ignored, and nothing is read or written where it points to."""
     if ops is cuda and geometry is SPARSE:
         pytest.skip("graphs given by their edges have no CUDA kernel: they are copied to the CPU, the other case here")
     device = DEVICE if ops is cuda else "cpu"

@@ -22,7 +22,7 @@ LOOKS = {aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.defa
 
 
 class NoLooking(TorchDispatchMode):
-    """What waits for the device is an error."""
+    """Whatever synchronises is an error."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         assert func not in LOOKS, f"{func} looks at a tensor"

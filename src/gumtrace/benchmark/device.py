@@ -19,7 +19,7 @@ def event_ms(call: Callable[[], object], device: torch.device | str = "cuda") ->
 
     The device is kept waiting until the host has sent them all, so that launches are hidden, whatever Python takes. Was
     the wait too short, or did the calls fill the device's queue (about a thousand launches), then fewer calls and
-    longer waits are tried. Calls that wait for the device themselves never get ahead of it.
+    longer waits are tried. Calls that synchronise never get ahead of it.
     """
     with torch.cuda.device(device):
         calls, seconds = _calls(call)
@@ -59,7 +59,7 @@ def bytes_per_second(device: torch.device | str = "cuda") -> float | None:
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Distributions made here do not check their arguments: a check waits for the device."""
+    """Distributions made here do not check their arguments: a check synchronises."""
     before = Distribution._validate_args
     Distribution.set_default_validate_args(False)
     try:

@@ -176,7 +176,7 @@ def _seconds(call: Callable[[], object], number: int, synchronise: Callable[[], 
 
 
 def _synchroniser(device: torch.device) -> Callable[[], None]:
-    """Wait for the device's queue: without it only the launches would be timed."""
+    """Synchronises with the device: without it only the launches would be timed."""
     if device.type in ("cuda", "xpu"):
         return lambda: getattr(torch, device.type).synchronize(device)
     return getattr(getattr(torch, device.type, None), "synchronize", lambda: None)

@@ -21,13 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quick", action="store_true", help="one size of each structure and fewer repeats: about a minute"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the records here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the records to this file")
     names = ", ".join(benchmark.STRUCTURES)
-    parser.add_argument("--structures", type=_structures, metavar="A,B", help=f"only these of {names}")
+    parser.add_argument(
+        "--structures", type=_structures, metavar="A,B", help=f"structures to measure (default: all): {names}"
+    )
     batch = f"items in a batch (default: {BATCH}, on CUDA {CUDA_BATCH}); sparse graphs always come alone"
     parser.add_argument("--batch", type=positive, metavar="N", help=batch)
     parser.add_argument(
-        "--dtype", choices=["float32", "float64"], default="float32", help="of the logits (default: float32)"
+        "--dtype", choices=["float32", "float64"], default="float32", help="dtype of the logits (default: float32)"
     )
     repeat = f"rounds to take medians over (default: {REPEAT}, {QUICK_REPEAT} with --quick; 10^7 edges: at most 3)"
     parser.add_argument("--repeat", type=positive, metavar="N", help=repeat)

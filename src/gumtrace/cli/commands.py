@@ -20,10 +20,10 @@ class Command:
 
 
 _OWN = {
-    "demo": Command("draw one of each structure, and tell how it came about", "gumtrace.cli.demo"),
+    "demo": Command("draw one sample of each structure and print its trace", "gumtrace.cli.demo"),
     "explore": Command("step through runs of every structure, on a page in the browser", "gumtrace.cli.explore"),
     "toy": Command("optimise a small problem with every estimator, and compare them", "gumtrace.cli.toy"),
-    "bench": Command("time every structure, and say how much memory it takes", "gumtrace.cli.bench"),
+    "bench": Command("measure time and memory of every structure", "gumtrace.cli.bench"),
 }
 
 

@@ -44,8 +44,10 @@ class Told:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="for the picture (default: demo)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of logits and noise (default: 0)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("demo"), metavar="DIR", help="folder for the picture (default: demo)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of logits and noise (default: 0)")
 
 
 def run(args: argparse.Namespace) -> int:

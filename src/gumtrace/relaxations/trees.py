@@ -136,8 +136,8 @@ _registered = torch.library.custom_op("gumtrace::tree_marginals", _compute, muta
 _registered.register_fake(lambda u, *_: u.new_empty(u.shape))
 
 
-# The same in torch, by logarithms of weights: see the kernel for the recursion. Jets stack their components in the
-# leading dimension: x, and if there are tangents x₁, or x₁, x₂, x₁₂.
+# The same in torch, by logarithms of weights: see the kernel for the recursion. Hyperdual numbers (`jets`) stack their
+# components in the leading dimension: x, and if there are tangents x₁, or x₁, x₂, x₁₂.
 
 PRODUCTS = {1: [(0, 0, 0)], 2: [(0, 0, 0), (0, 1, 1), (1, 0, 1)]}
 PRODUCTS[4] = [*PRODUCTS[2], (0, 2, 2), (2, 0, 2), (0, 3, 3), (3, 0, 3), (1, 2, 3), (2, 1, 3)]
@@ -173,7 +173,7 @@ def sweeps(u: Tensor, along: Tensor, sizes: Tensor, root: int) -> Tensor:
 
 
 def _adjoint(log_w: Tensor, jets: Tensor) -> tuple[Tensor, Tensor]:
-    """w ∂ log Z / ∂w as jets (J, items, n, n), and which items have a tree; all jets are relative to the value of w."""
+    """w ∂ log Z / ∂w as hyperdual numbers (J, items, n, n), relative to the value of w, and which items have a tree."""
     n, products = log_w.shape[-1], PRODUCTS[len(jets)]
     a, w = log_w.clone(), jets.clone()
     kept: list[tuple[Tensor, ...]] = []
@@ -190,7 +190,7 @@ def _adjoint(log_w: Tensor, jets: Tensor) -> tuple[Tensor, Tensor]:
         total = torch.logaddexp(a[:, :v, :v], path)
         q = (path - total).exp_()  # the share of paths through v
         a[:, :v, :v] = total
-        new = torch.zeros(len(w), *q.shape, dtype=q.dtype, device=q.device)  # jets of the paths
+        new = torch.zeros(len(w), *q.shape, dtype=q.dtype, device=q.device)  # of the paths
         for x, y, z in products:
             new[z] += t[x][:, :, None] * row[y][:, None, :]
         w[..., :v, :v].lerp_(new, q.expand_as(new))
@@ -212,7 +212,7 @@ def _adjoint(log_w: Tensor, jets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _divide(x: Tensor, y: Tensor) -> Tensor:
-    """x / y for jets."""
+    """x / y for hyperdual numbers."""
     quotient: list[Tensor] = []
     for z in range(len(x)):
         known = sum(quotient[i] * y[j] for i, j, to in PRODUCTS[len(x)] if to == z and i < z)

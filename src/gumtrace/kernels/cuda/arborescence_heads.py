@@ -9,8 +9,8 @@ from gumtrace.kernels.cuda.formula import EXACT, known
 
 @triton.jit
 def around(links, slot, mask, slots):
-    """The cycles around supernodes, -1 for none. They have later numbers: what is written elsewhere is not believed, so
-    that ways along them end, and inside."""
+    """The cycles around supernodes, -1 for none. They have later numbers; other values are ignored, so that paths along
+    them end, and stay inside the tensor."""
     link = tl.load(links + slot, mask=mask, other=-1)
     return tl.where((link > slot) & (link < slots), link, -1)
 

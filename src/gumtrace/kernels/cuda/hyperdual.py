@@ -1,8 +1,9 @@
-"""Jets of wide numbers: (x0 + x1 ε₁ + x2 ε₂ + x3 ε₁ε₂) 2^e with ε₁² = ε₂² = 0, which carry derivatives along however
-small or large they are. See cpu/jets.py for jets, wide.py for v 2^e.
+"""Hyperdual numbers with an exponent: (x0 + x1 ε₁ + x2 ε₂ + x3 ε₁ε₂) 2^e with ε₁² = ε₂² = 0, which carry derivatives
+along however small or large they are. See cpu/hyperdual.py for hyperdual numbers, scaled_float.py for v 2^e.
 
-A jet is five values, x0, x1, x2, x3 and e. JETS is how many components there are, 1, 2 or 4: the others are handed on
-and never read. Stored exponents lie within 2^30, so that the sum of any two and their difference fit the integer.
+A number is five values, x0, x1, x2, x3 and e. JETS is how many components there are, 1, 2 or 4: the others are passed
+through and never read. Stored exponents lie within 2^30, so that the sum of any two and their difference fit the
+integer.
 """
 
 import triton

@@ -1,4 +1,4 @@
-"""Greedy matchings: take the largest entry, cross out its row and column, go on.
+"""Greedy matchings: take the largest entry, cross out its row and column, repeat.
 
 Rows and columns that all rank each other by G have one stable matching, and it is the greedy one. So rows propose: a
 row takes the best of the columns that would have it, which are those that are free or hold a smaller entry, and the

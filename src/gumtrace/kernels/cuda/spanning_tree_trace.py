@@ -34,8 +34,8 @@ def _grow(
 ):
     """Prim's steps start..stop: u is the node that came last, c and key are the best edges from the tree to `node`.
 
-    Nodes inside have a code below that of -inf. A step that finds no edge goes on from some node left, and the edge of
-    -inf it keeps ranks behind all that exist.
+    Nodes inside have a code below that of -inf. A step that finds no edge continues from some remaining node, and the
+    edge of -inf it keeps ranks behind all that exist.
     """
     position = tl.arange(0, N)
     lowest = least(tl.zeros([], source.dtype.element_ty))
