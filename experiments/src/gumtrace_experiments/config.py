@@ -29,7 +29,8 @@ class Config:
     temperature: float = 1.0
     """Temperature of relaxed structures; for REBAR, the initial one unless it is fixed."""
     learn_temperature: bool = True
-    """REBAR: keep the temperature fixed, which needs only first derivatives of the objective and takes less time."""
+    """REBAR learns its temperature unless this flag is given. A fixed one needs only first derivatives of the
+    objective, and less time."""
     draws: int = 4
     """GumbelRao: conditional draws for each structure."""
     extra: int = 64

@@ -52,7 +52,7 @@ class Experiment(nn.Module, ABC):
     """
 
     name: ClassVar[str]
-    """Of its folders, letters, digits, `.`, `_` and `-`."""
+    """The name, also of its folders: letters, digits, `.`, `_` and `-`."""
     selection_metric: ClassVar[str]
     """The metric, larger is better, that decides which checkpoint is kept."""
     config_type: ClassVar[type[Config]] = Config
@@ -84,7 +84,7 @@ class Experiment(nn.Module, ABC):
     @property
     @abstractmethod
     def items(self) -> int:
-        """Of the training set."""
+        """Number of items in the training set."""
 
     @abstractmethod
     def loss(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
@@ -145,8 +145,8 @@ class Experiment(nn.Module, ABC):
             raise OtherWeights(shorten(reason, 200, placeholder=" ...").rstrip(".")) from error
 
     def check_weights(self, state_dict: Mapping[str, Any]) -> None:
-        """That there is a tensor for each of the model's, of its kind and dtype. Sizes are left to torch: those of what
-        an estimator has learnt may differ."""
+        """Check that there is a tensor for each of the model's, of its kind and dtype. Sizes are left to torch: those
+        of what an estimator has learnt may differ."""
         own = self.state_dict()
         if missing := [f'"{name}"' for name in own if name not in state_dict]:
             raise OtherWeights(shorten(f"Missing key(s) in state_dict: {', '.join(missing)}", 200, placeholder=" ..."))

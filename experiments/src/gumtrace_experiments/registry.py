@@ -26,7 +26,7 @@ E = TypeVar("E", bound=Experiment)
 
 
 def names() -> tuple[str, ...]:
-    """Of the experiments that `find` takes by name. None is imported."""
+    """Names of the experiments that `find` takes by name. None is imported."""
     return tuple(dict.fromkeys([*_installed(), *_registered]))
 
 

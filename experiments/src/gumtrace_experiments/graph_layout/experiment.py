@@ -146,11 +146,11 @@ class GraphLayout(Experiment):
         return grads.std(0)[dist.racing.expand(grads.shape[1:])].mean().item()
 
     def posterior(self, positions: Tensor) -> SpanningTree:
-        """Of the tree, given the frames (B, frames, n, 2)."""
+        """The distribution of the tree, given the frames (B, frames, n, 2)."""
         return SpanningTree(self.encoder(positions), validate_args=False)
 
     def kl(self, dist: SpanningTree) -> Tensor:
-        """Of the noise, from that of a uniform prior; (B,). Both (i, j) and (j, i) count, as in the paper."""
+        """KL divergence of noise from that of a uniform prior, (B,). Both (i, j) and (j, i) count, as in the paper."""
         prior = SpanningTree(torch.zeros_like(dist.logits), validate_args=False)
         return 2 * noise_kl(dist, prior) / self.config.nodes
 

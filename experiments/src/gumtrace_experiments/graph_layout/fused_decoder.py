@@ -95,7 +95,7 @@ class FusedDecoder(Decoder):
         ]
 
     def _sorted_pairs(self, order: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each type its own. A tree has n - 1 edges, so that shapes are known without synchronising.
+        """The pairs of each type separately. A tree has n - 1 edges, so that shapes are known without synchronising.
 
         Edges are fewer than other pairs: padding makes both types one batch of matrix products.
         """

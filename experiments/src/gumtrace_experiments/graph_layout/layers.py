@@ -77,7 +77,7 @@ class _Gate(torch.autograd.Function):
 
 
 class _Application(torch.autograd.Function):
-    """Of the layer to its inputs. In its backward pass it leaves them for the gate."""
+    """Applies the layer to its inputs. The backward pass leaves them for the gate."""
 
     @staticmethod
     def forward(ctx, seen, place, gate, bias, *others):  # type: ignore[override]

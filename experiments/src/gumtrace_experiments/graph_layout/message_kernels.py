@@ -50,14 +50,14 @@ def _pairs(order, scene, place, type, scenes, frames, N: tl.constexpr, SOFT):
 
 @triton.jit
 def _first_row(scene, copies, frames, N):
-    """Of a scene's nodes in a tensor that has them once for `copies` scenes, up to the frame: for `frames` where each
-    sample has its own, else for all of an item."""
+    """The first row of a scene's nodes in a tensor that has them once for `copies` scenes, up to the frame: for
+    `frames` where each sample has its own, else for all of an item."""
     return (scene // copies).to(tl.int64) * (N * frames)
 
 
 @triton.jit
 def _row(scene, whose, node, copies, frames, N):
-    """Of other scenes' nodes, from there on: so counted, 32 bits are enough."""
+    """Rows of other scenes' nodes, counted from the first: 32 bits are enough for that."""
     return ((whose // copies - scene // copies) * N + node) * frames + whose % frames
 
 

@@ -202,7 +202,7 @@ def _soft_options(halves: Tensor, used: Tensor, samples: int) -> dict[str, Any]:
 
 
 def _power(x: int) -> int:
-    """Of two, and at least x."""
+    """The least power of two that is at least x."""
     return 1 << (x - 1).bit_length()
 
 

@@ -29,7 +29,7 @@ def _sums(first, scenes, group, samples, frames, N, ROWS, EACH, SAMPLES, RECEIVE
 
 @triton.jit
 def _weights(wiring, whose, place, sample, chosen, type, samples, frames, N):
-    """Of the pairs of a tile in its sums."""
+    """Weights of the pairs of a tile in its sums."""
     pair = (whose[None, :] // frames * samples + sample).to(tl.int64) * (N * (N - 1)) + place[None, :] % (N * (N - 1))
     w = tl.load(wiring + pair, mask=chosen, other=0.0)
     return tl.where(chosen & (type == 0), 1 - w, w)

@@ -170,7 +170,7 @@ class ListOpsExperiment(Experiment):
         return grads.std(0)[dist.racing].mean().item()
 
     def posterior(self, batch: Split, generator: torch.Generator | None = None) -> Arborescence:
-        """Of the arborescence, given the tokens. It is rooted at the first one."""
+        """The distribution of the arborescence, given the tokens. It is rooted at the first one."""
         logits = self.encoder(batch.tokens, generator)
         return Arborescence(logits, root=0, lengths=batch.lengths, validate_args=False)
 
@@ -229,7 +229,7 @@ def means(totals: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def metrics(batch: Split, structure: Tensor, logits: Tensor) -> dict[str, Tensor]:
-    """Of each structure, (*S, B), for structures (*S, B, n, n) and the answers' logits (*S, B, 10)."""
+    """Metrics of each structure, (*S, B), for structures (*S, B, n, n) and the answers' logits (*S, B, 10)."""
     right = (logits.argmax(-1) == batch.answers).float()
     return {"accuracy": right, "loss": cross_entropy(logits, batch.answers), **edge_metrics(batch, structure)}
 

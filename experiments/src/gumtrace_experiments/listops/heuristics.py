@@ -9,7 +9,7 @@ from gumtrace_experiments.listops.expressions import CLOSE, PADDING, evaluate
 
 
 def shares(split: Split) -> dict[str, float]:
-    """Of expressions whose first operator has the right value
+    """Shares of the expressions whose first operator has the right value
 
     - own: on its own digits, those that stand in no inner list; on all of them, where it has none;
     - every: on all digits.

@@ -28,13 +28,13 @@ import triton.language as tl
 
 @triton.jit
 def _rows(tensor, row, column, N: tl.constexpr, H: tl.constexpr):
-    """Of a matrix (N, H)."""
+    """Rows of a matrix (N, H)."""
     return tl.load(tensor + row * H + column, mask=(row < N) & (column < H), other=0.0)
 
 
 @triton.jit
 def _weights(tensor, row, N: tl.constexpr, SENDERS: tl.constexpr):
-    """Of all senders, as a column."""
+    """Weights of all senders, as a column."""
     sender = tl.arange(0, SENDERS)[:, None]
     return tl.load(tensor + row * N + sender, mask=sender < N, other=0.0)
 
@@ -49,7 +49,7 @@ def _layer(weight, bias, H: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _end(tensor, ROWS: tl.constexpr, COLUMNS: tl.constexpr, N: tl.constexpr, H: tl.constexpr):
-    """Of a matrix (N, H), from where on it is 0."""
+    """The row of a matrix (N, H) from which on it is 0."""
     row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     return tl.max(tl.where(_rows(tensor, row, column, N, H) != 0, row + 1, 0))
 

@@ -123,7 +123,7 @@ def _options(structure: Tensor, weight: Tensor) -> dict[str, Any]:
 
 
 def _power(x: int) -> int:
-    """Of two, at least x, and no less than a matrix product has."""
+    """The least power of two that is at least x, and at least 16, the smallest size of a matrix product."""
     return max(1 << (x - 1).bit_length(), 16)
 
 

@@ -12,7 +12,7 @@ _MATMUL = {"float32": "highest", "tf32": "high", "bfloat16": "high"}
 
 @contextmanager
 def precision(config: Config) -> Iterator[None]:
-    """Of matrix products and of cuDNN, whose LSTMs have a switch of their own; both are the whole process's."""
+    """Set that of matrix products and of cuDNN, whose LSTMs have a switch of their own, for the whole process."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision(_MATMUL[config.precision])
     torch.backends.cudnn.allow_tf32 = config.precision != "float32"

@@ -98,7 +98,7 @@ class Run:
     # Several initial models --------------------------------------------------------------------------
 
     def _start_score(self) -> float:
-        """That of rank 0, for all ranks: they must choose alike."""
+        """The score of rank 0, for all ranks: they must choose alike."""
         score = self.evaluate("valid")[self.experiment.selection_metric] if self.workers.is_main else 0.0
         shared = torch.tensor(score, dtype=torch.float64, device=self.device)
         self.workers.sum([shared])

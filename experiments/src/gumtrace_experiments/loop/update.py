@@ -115,8 +115,8 @@ class Updater:
             b.copy_(mean)
 
     def totals(self) -> dict[str, float]:
-        """Of the training metrics since the last call. This synchronises; an update does not, unless it is far ahead of
-        the device (cuda_graph.py)."""
+        """Totals of the training metrics since the last call. This synchronises; an update does not, unless it is far
+        ahead of the device (cuda_graph.py)."""
         totals = list(self._sums.values())
         self.workers.sum(totals)
         values = torch.stack(totals).tolist() if totals else []

@@ -137,6 +137,6 @@ def _limits(axes: Sequence, shown: list[Choice], column: Column) -> None:
 
 
 def _late(curve: dict[int, float]) -> list[float]:
-    """Of numbers that are drawn as their opposites: the larger, the worse."""
+    """The late values of a curve without the worst, of numbers that are drawn negated: the larger, the worse."""
     late = sorted(y for x, y in curve.items() if x >= _TRANSIENT * max(curve))
     return late[: len(late) - int(_FAR_OFF * len(late))]

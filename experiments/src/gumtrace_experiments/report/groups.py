@@ -37,7 +37,7 @@ class Group:
         return -math.inf if math.isnan(mean) else mean
 
     def spread(self, column: Column, split: str = "test") -> Spread:
-        """Of a metric, in the units of the column."""
+        """The spread of a metric over seeds, in the units of the column."""
         values = self._values(split, column.metric)
         return spread([column.scale * x for x in values], larger=column.larger)
 

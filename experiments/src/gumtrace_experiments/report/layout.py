@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 
 class Spread(NamedTuple):
-    """Of a metric, over seeds. `std` is None for one seed alone."""
+    """The spread of a metric over seeds. `std` is None for one seed alone."""
 
     mean: float
     std: float | None
@@ -32,7 +32,7 @@ class Column:
 
 @dataclass(frozen=True)
 class PaperRow:
-    """Of a table in the paper, in the units it is printed in; a spread for each column."""
+    """A row of a table in the paper, in the units it is printed in; a spread for each column."""
 
     estimator: str
     spreads: tuple[Spread, ...]
@@ -53,7 +53,7 @@ class Block:
     paper_train: tuple[PaperRow, ...] = ()
     """On the training set."""
     gradient_std: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """Of the paper, by estimator: at the beginning of training, half-way, at the end."""
+    """The paper's, by estimator: at the beginning of training, half-way, at the end."""
     source: str = "paper"
     """Where the paper's rows come from, if not from the same protocol."""
 
@@ -62,4 +62,4 @@ class Block:
 class Report:
     columns: tuple[Column, ...]
     block: Callable[[dict[str, Any]], Block]
-    """Of a config."""
+    """The block that a config belongs to."""

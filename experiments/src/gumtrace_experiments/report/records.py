@@ -155,7 +155,7 @@ def _checked(body: dict[str, Any], where: str) -> Record:
 
 
 def _defaults(name: str) -> dict[str, Any]:
-    """Of an experiment's settings; none if it is not known here: its runs are shown as they were written."""
+    """Defaults of an experiment's settings; none if it is not known here: its runs are shown as they were written."""
     experiment = known(name)
     return {} if experiment is None else experiment.config_type().to_dict()
 

@@ -53,7 +53,7 @@ def read(path: Path, version: int, arguments: dict[str, Any], like: Splits) -> S
 
 
 def require(path: Path, good: bool, what: str) -> None:
-    """Of values, which only those know who use them."""
+    """Raise if values read from a cache are not good; only their user knows what is."""
     if not good:
         raise _unusable(path, f"{what} cannot be")
 

@@ -161,7 +161,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
-    """Of a run that is done; None if it is not."""
+    """The result of a finished run; None if it is not finished."""
     result = read_json(path)
     if result is not None and (problem := result_problem(result)):
         raise damaged(path, problem)

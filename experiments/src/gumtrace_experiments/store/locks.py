@@ -12,7 +12,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _lock(handle: int, wait: bool) -> None:
-        """Of the first byte, which need not be there."""
+        """Lock the first byte, which need not exist."""
         while True:
             try:
                 msvcrt.locking(handle, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)

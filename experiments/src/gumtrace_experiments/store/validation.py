@@ -26,7 +26,7 @@ def is_duration(x: Any) -> bool:
 
 
 def has(body: Any, *names: str) -> bool:
-    """Of a dictionary, and of no subclass: a file may give those attributes that hide their methods."""
+    """Whether it is a dict with these keys, no subclass: a file may give those attributes that hide their methods."""
     return type(body) is dict and all(name in body for name in names)
 
 

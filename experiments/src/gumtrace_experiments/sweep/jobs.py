@@ -33,9 +33,9 @@ class Jobs:
     hours: int = 24
     """Time limit of a Slurm job; a worker that reaches it is queued again."""
     cpus: int = 4
-    """Of a Slurm job."""
+    """CPUs of a Slurm job."""
     options: dict[str, str] = field(default_factory=dict)
-    """More for sbatch."""
+    """Further options for sbatch."""
 
     def __post_init__(self):
         for option, value in (("--jobs", self.number), ("--slurm-hours", self.hours), ("--slurm-cpus", self.cpus)):

@@ -58,7 +58,7 @@ class Sweep:
     live: on a file system that does not share them among its machines, use a database."""
     prune: bool = True
     seed: int | None = None
-    """Of the sampler."""
+    """Random seed of the sampler."""
     device: str = "cpu"
     data: Path = Path("data")
     compile: bool = False
@@ -70,7 +70,7 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """Of the study."""
+        """The name of the study."""
         return f"{self.experiment.name}-{digest(self.config)}"
 
     @property
@@ -92,7 +92,7 @@ class Sweep:
 
 
 def digest(config: Config) -> str:
-    """Of what is not as it is by default: a field that is new changes none."""
+    """A digest of the fields that differ from their defaults, so that new fields change no digest."""
     usual = type(config)().to_dict()
     text = json.dumps({name: x for name, x in config.to_dict().items() if x != usual[name]}, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

@@ -169,7 +169,7 @@ class TreebankExperiment(Experiment):
         return torch.cat([draw() for _ in range(DRAWS)]).std(0)[dist.racing].mean().item()
 
     def distribution(self, batch: Split, generator: torch.Generator | None = None) -> Arborescence:
-        """Of the tree, given the words. It is rooted at node 0."""
+        """The distribution of the tree, given the words. It is rooted at node 0."""
         return Arborescence(self.encoder(batch, generator), root=0, lengths=batch.lengths, validate_args=False)
 
     def parse(self, dist: Arborescence) -> Tensor:
