@@ -104,6 +104,14 @@ def test_rounding_is_known_for_what_it_is():
     assert close.unsure
 
 
+def test_what_rounding_alone_has_left_may_be_less_than_anything():
+    """Nothing but the last bits are left of key 1, and key 2 is tiny: rounded otherwise, key 1 is first."""
+    times = Times([0.0, -30 * np.spacing(1.0), 150.0], range(3), {(1, 2): 1})
+    assert times.choose([0, 1]) == 0
+    assert times.choose([1, 2]) == 1
+    assert times.unsure
+
+
 @pytest.mark.parametrize(
     ("structure", "shape", "settings"),
     [

@@ -14,8 +14,10 @@ def unchecked(s: Subject) -> None:
         off = 0.0
         if name == "trace":
             ours, expected = padded(ours, expected)  # on CUDA the largest k is not read: there may be more slots,
-        elif name == "trace_log_prob" and s.on_device:  # and the terms are added in another order
+        elif name == "trace_log_prob" and s.on_device:  # and sums over decisions are trees of another shape
             off = s.eps * (1 + np.log2(1 + s.keys)) * np.abs(expected)
+        elif name == "conditional" and s.on_device:  # as are those of log-totals and of E, a relative error each
+            off = s.eps * (1 + np.log2(1 + s.keys)) * (1 + np.abs(expected))
         show = (*s.shown, f"# {name} is another with validate_args=False")
         s.tally["validate_args=False"] += len(ours)
         with np.errstate(invalid="ignore"):  # inf - inf

@@ -8,13 +8,14 @@ With u = 2^-53 and errors relative to E:
     E - m          (e_E + (e_m + (2 + log E/m) u) m/E) / (1 - m/E)  +  (2 + |log(E - m)|) u
 
 Two candidates are too close if their logarithms differ by no more than twice the sum of their errors: once for the
-kernel, once for this. Numbers that come from equal G by the same subtractions are exactly equal, and are no such case.
+kernel, once for this; and whatever the other is if nothing but rounding may be left of one. Numbers that come from equal G by the same subtractions are exactly equal, and are no such case.
 """
 
 import math
 from collections.abc import Collection, Iterable, Mapping
 
 U = 2.0**-53
+LOST = 0.25  # an error of this size is no longer small: nothing may be left of E
 WIDEST = 1300.0  # kernels leave the exponentials of a wider item alone
 
 
@@ -56,9 +57,10 @@ class Times:
     def _too_close(self, first: int, k: int) -> bool:
         if self.noise[k] == self.noise[first] and self.past[k] == self.past[first]:
             return False
-        if self.log[first] == -math.inf:  # the other may be nothing as well, or less than that by rounding
-            both = self.log[k] == -math.inf
-            return self.error[k] > 0.25 or (both and self.error[first] > 0.25)
+        if self.error[k] > LOST:  # it may be nothing, or less than that by rounding
+            return True
+        if self.log[first] == -math.inf:
+            return self.log[k] == -math.inf and self.error[first] > LOST
         return self.log[k] - self.log[first] <= 2 * (self.error[k] + self.error[first])
 
     def _subtract(self, first: int, members: list[int]) -> None:
