@@ -44,9 +44,9 @@ def test_a_structure_without_an_algorithm_is_an_error_of_the_compiler():
 
     needed = hooks.Hook(lambda geometry: 1, required=True)
     given = SubsetGeometry(4, 2, 2, 0, 2)
-    assert formula.jit(lambda geometry: step(geometry))(given) == 1
+    assert formula.kernel(lambda geometry: step(geometry))(given) == 1
     with pytest.raises(TypingError):
-        formula.jit(lambda geometry: needed(geometry))(given)
+        formula.kernel(lambda geometry: needed(geometry))(given)
 
 
 def test_rounding_does_not_depend_on_which_kernel_is_compiled_first():

@@ -1,28 +1,32 @@
-"""The floor of it all: vector functions, noise, sorting, and a cache of compiled code that is never stale."""
+"""The floor of it all: vector functions, noise, sorting."""
 
 import numpy as np
 import pytest
 import torch
 from common import FALSE_ALARM, seeded
-from numba import njit
 from scipy import stats
 
 import gumtrace as gt
-from gumtrace.kernels.cpu import jit, ops, simd_math
+from gumtrace.kernels.cpu import arrays, ops, order, simd_math
 from gumtrace.kernels.cpu.incidence import CLOSE
-from gumtrace.kernels.cpu.order import extent, order_codes, rank_sort, sort_racing, top_racing
+from gumtrace.kernels.cpu.jit import kernel
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
-@njit
+parts = (order.extent, order.kth_largest, order.order_codes, order.rank_sort, order.sort_racing, order.top_racing)
+extent, kth_largest, order_codes, rank_sort, sort_racing, top_racing = (kernel(part.py_func) for part in parts)
+log_exponential_row = kernel(simd_math.log_exponential_row.py_func)
+
+
+@kernel
 def exponential(x):
-    simd_math.exp_row(x, x.size, simd_math.integer_row(x, x.size))
+    simd_math.exp_row(x, x.size, arrays.integer_row(x, x.size))
 
 
-@njit
+@kernel
 def logarithm(x):
-    simd_math.log_row(x, x.size, simd_math.integer_row(x, x.size))
+    simd_math.log_row(x, x.size, arrays.integer_row(x, x.size))
 
 
 @DTYPES
@@ -51,7 +55,7 @@ def test_noise_has_the_law_of_an_exponential(dtype):
     n = 1_000_000
     row, spare = np.empty(n, dtype), np.empty(n, dtype)
     scratch = np.empty(n, np.int32 if dtype is np.float32 else np.int64)
-    simd_math.log_exponential_row(np.array([1, 2], np.uint64), 0, row, n, spare, scratch)
+    log_exponential_row(np.array([1, 2], np.uint64), 0, row, n, spare, scratch)
     e = np.exp(row.astype(np.float64))
     assert stats.kstest(e, "expon").pvalue > FALSE_ALARM
     assert (
@@ -77,9 +81,9 @@ def test_noise_of_the_extreme_uniforms_is_finite(dtype, monkeypatch):
 def test_noise_depends_on_seed_and_position_only():
     a, b, c = (np.empty(64, np.float32) for _ in range(3))
     spare, scratch = np.empty(64, np.float32), np.empty(64, np.int32)
-    simd_math.log_exponential_row(np.array([1, 2], np.uint64), 0, a, 64, spare, scratch)
-    simd_math.log_exponential_row(np.array([1, 2], np.uint64), 32, b, 32, spare, scratch)
-    simd_math.log_exponential_row(np.array([1, 3], np.uint64), 0, c, 64, spare, scratch)
+    log_exponential_row(np.array([1, 2], np.uint64), 0, a, 64, spare, scratch)
+    log_exponential_row(np.array([1, 2], np.uint64), 32, b, 32, spare, scratch)
+    log_exponential_row(np.array([1, 3], np.uint64), 0, c, 64, spare, scratch)
     assert (a[32:] == b[:32]).all()
     assert not (a == c).any()
 
@@ -147,14 +151,13 @@ def test_one_exponent_or_many(make, span):
         assert (leaf.grad - slope).abs().max() < rounding
 
 
-def test_compiled_code_is_keyed_by_all_sources():
-    """Numba alone would keep a function compiled with an old version of what it calls."""
-    from gumtrace.kernels.cpu import formula, sampling
-
-    for module in (formula, sampling):
-        for name in ("log_prob", "trace"):
-            if hasattr(module, name):
-                assert getattr(module, name)._cache._cache_file._source_stamp == jit.STAMP
+@DTYPES
+@pytest.mark.parametrize("n", [2, 3, 50])
+def test_kth_largest(dtype, n):
+    x = np.random.default_rng(n).integers(-n // 3, n // 3 + 1, n).astype(dtype)
+    expected = np.sort(x)[::-1]
+    for k in range(1, n):
+        assert kth_largest(x.copy(), n, k) == (expected[k - 1], expected[k])
 
 
 def test_only_the_upper_triangle_is_drawn():

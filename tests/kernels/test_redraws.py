@@ -10,7 +10,8 @@ from scipy import stats
 
 import gumtrace as gt
 from gumtrace.kernels import ops
-from gumtrace.kernels.cpu import conditional
+from gumtrace.kernels.cpu import conditional, simd_math
+from gumtrace.kernels.cpu.jit import kernel
 from gumtrace.kernels.cpu.ops import compiled
 
 ITEMS, ATTEMPTS = 4000, 4
@@ -56,8 +57,7 @@ def test_each_attempt_has_the_law_of_the_noise(attempts, attempt):
 
 def test_the_first_attempt_has_the_seed_itself():
     """Draws of earlier versions come again."""
-    from gumtrace.kernels.cpu.simd_math import attempt_seed
-
+    attempt_seed = kernel(simd_math.attempt_seed.py_func)
     seed, own = np.array([3, 5], np.uint64), np.empty(2, np.uint64)
     attempt_seed(seed, 0, own)
     assert (own == seed).all()

@@ -8,7 +8,8 @@ With u = 2^-53 and errors relative to E:
     E - m          (e_E + (e_m + (2 + log E/m) u) m/E) / (1 - m/E)  +  (2 + |log(E - m)|) u
 
 Two candidates are too close if their logarithms differ by no more than twice the sum of their errors: once for the
-kernel, once for this; and whatever the other is if nothing but rounding may be left of one. Numbers that come from equal G by the same subtractions are exactly equal, and are no such case.
+kernel, once for this; and whatever the other is if nothing but rounding may be left of one. Numbers that come from
+equal G by the same subtractions are exactly equal, and are no such case.
 """
 
 import math

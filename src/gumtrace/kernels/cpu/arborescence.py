@@ -15,6 +15,7 @@ import math
 
 import numpy as np
 
+from gumtrace.kernels.cpu.arrays import counting, integer_row, integers
 from gumtrace.kernels.cpu.hooks import (
     group_capacity,
     is_ordered,
@@ -24,7 +25,7 @@ from gumtrace.kernels.cpu.hooks import (
     races,
     trace_item,
 )
-from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.jit import jit, kernel
 from gumtrace.kernels.cpu.order import before
 from gumtrace.kernels.cpu.sampling import trace_row
 from gumtrace.kernels.cpu.simd_math import exp64, perturb_row
@@ -63,7 +64,7 @@ def _exponentials(g, e):
     middle = 0.5 * low + 0.5 * high if low <= high else 0.0
     for k in range(g.size):
         e[k] = middle - e[k] if e[k] > -np.inf else 709.0
-    exp64(e, e.size, np.empty(e.size, np.int64))
+    exp64(e, e.size, integer_row(e, e.size))
     for k in range(g.size):
         if not g[k] > -np.inf:
             e[k] = np.inf
@@ -97,10 +98,10 @@ def _trace(g, n, nodes, root, winners, links):
     for v in range(nodes):
         target[v, :] = v
     minimum = np.empty(winners.size)
-    top = np.arange(nodes).astype(np.int32)  # supernode that a node is in now
-    state = np.zeros(winners.size, np.int8)  # 0 untouched, 1 on the path, 2 leads to the root
+    top = counting(nodes)  # supernode that a node is in now
+    state = integers(winners.size, 0)  # 0 untouched, 1 on the path, 2 leads to the root
     state[root] = 2
-    path = np.empty(nodes, np.int32)
+    path = integers(nodes, 0)
     slots = n
     for start in range(nodes):
         depth = 0
@@ -131,13 +132,11 @@ def _trace(g, n, nodes, root, winners, links):
 
 @jit
 def _in_weights(g, n, nodes, root):
-    racing = np.full((nodes, nodes), -np.inf)
+    racing, e = np.empty(nodes * nodes), np.empty(nodes * nodes)
     for u in range(nodes):
         for v in range(nodes):
-            if u != v and v != root:
-                racing[u, v] = g[u * n + v]
-    e = np.empty(nodes * nodes)
-    wide = _exponentials(racing.ravel(), e)
+            racing[u * nodes + v] = g[u * n + v] if u != v and v != root else -np.inf
+    wide = _exponentials(racing, e)
     weight = np.empty((max(2 * n - 2, n), n))
     for v in range(nodes):
         for u in range(nodes):
@@ -201,7 +200,10 @@ def _is_ordered(geometry):
 @lost_trace.of(ArborescenceGeometry)
 def _lost_trace(geometry, g, nodes, winners, links, again, again_links):
     status = trace_row(geometry, g, nodes, again, again_links)
-    return status != OK or not np.array_equal(again, winners) or not np.array_equal(again_links, links)
+    lost = status != OK
+    for s in range(winners.size):
+        lost |= again[s] != winners[s] or again_links[s] != links[s]
+    return lost
 
 
 @list_groups.of(ArborescenceGeometry)
@@ -214,18 +216,20 @@ def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
     nodes = n  # padding has no winner
     while nodes > root + 1 and winners[nodes - 1] < 0:
         nodes -= 1
-    if not (winners >= 0).any():
+    some = False
+    for s in range(slots):
+        some |= winners[s] >= 0
+    if not some:
         nodes = 0
-    size = np.zeros(slots, np.int32)
+    size = integers(slots, 0)
     for v in range(nodes):
         size[v] = 1
     for s in range(slots):
         outer = _around(links, n, s)
         if outer >= 0:
             size[outer] += size[s]
-    begin = np.empty(slots, np.int32)  # nodes in an order in which every supernode is an interval
-    cursor = np.empty(slots, np.int32)
-    node_at = np.empty(nodes, np.int32)
+    begin = integers(slots, 0)  # nodes in an order in which every supernode is an interval
+    cursor, node_at = integers(slots, 0), integers(nodes, 0)
     free = 0
     for s in range(slots - 1, -1, -1):
         if size[s] == 0:
@@ -274,9 +278,9 @@ def _heads(winners, links, n, head):
 
     From the outside in: the edge that enters a cycle replaces the winner of the member it enters.
     """
-    edge = winners.copy()
+    edge = integers(winners.size, -1)
     for s in range(winners.size):
-        edge[s] = edge[s] if edge[s] < n * n else -1
+        edge[s] = winners[s] if winners[s] < n * n else -1
     for s in range(winners.size - 1, n - 1, -1):
         if edge[s] >= 0:
             inner = edge[s] % n
@@ -288,7 +292,7 @@ def _heads(winners, links, n, head):
         head[v] = edge[v] // n if edge[v] >= 0 else -1
 
 
-@jit
+@kernel
 def heads(start, stop, geometry, winners, links, head):
     for i in range(start, stop):
         _heads(winners[i], links[i], geometry.nodes, head[i])

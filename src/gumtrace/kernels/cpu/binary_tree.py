@@ -3,6 +3,7 @@ recursion."""
 
 import numpy as np
 
+from gumtrace.kernels.cpu.arrays import integers
 from gumtrace.kernels.cpu.hooks import clear_trace, list_groups, list_winners, trace_item
 from gumtrace.kernels.cpu.order import before
 from gumtrace.kernels.geometry import BinaryTreeGeometry
@@ -11,7 +12,7 @@ from gumtrace.kernels.geometry import BinaryTreeGeometry
 @trace_item.of(BinaryTreeGeometry)
 def _trace(geometry, g, size, winners, parents):
     """parents[i]: the node above token i, -1 for the root, -2 for tokens that do not race."""
-    stack = np.empty(g.size, np.int32)  # the right spine of the tree so far
+    stack = integers(g.size, 0)  # the right spine of the tree so far
     depth = 0
     for i in range(g.size):
         if not g[i] > -np.inf:
@@ -45,9 +46,9 @@ def _list_groups(geometry, winners, parents, keys, offsets, parent, decision):
     """Groups are the nodes in breadth-first order, so that a parent comes before its children; group g holds its node
     alone."""
     n = parents.size
-    left = np.full(n, -1, np.int32)
-    right = np.full(n, -1, np.int32)
-    place = np.empty(n, np.int32)
+    left = integers(n, -1)
+    right = integers(n, -1)
+    place = integers(n, 0)
     count = 0
     for i in range(n):
         above = parents[i]

@@ -2,14 +2,14 @@
 
 import numpy as np
 
+from gumtrace.kernels.cpu.arrays import integer_row
 from gumtrace.kernels.cpu.formula import add_to_keys, log_shared, log_totals, scaled
 from gumtrace.kernels.cpu.hooks import is_ordered, lost_trace
 from gumtrace.kernels.cpu.incidence import down, item_at, list_items, lists, room, up, workspace
-from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.jit import jit, kernel
 from gumtrace.kernels.cpu.simd_math import (
     attempt_seed,
     exp_row,
-    integer_row,
     log_exponential_row,
     log_row,
     lowest_winner,
@@ -17,7 +17,7 @@ from gumtrace.kernels.cpu.simd_math import (
 )
 
 
-@jit
+@kernel
 def conditional(start, stop, geometry, logits, sizes, winners, links, seed, attempts, g, totals, z, failed):
     """G | T, with the log of every minimum in z. Losers are held strictly below the winner that beat them, winners
     below the one before, after rounding. A draw that lost its trace to rounding is drawn anew, `attempts` times at
@@ -70,15 +70,15 @@ def _conditional(first, last, listed, r, logits, seed, attempt, ordered, g, tota
 @jit
 def _add_fresh(s, x, groups, shared, more):
     """row, the log of fresh unit exponentials on entry, becomes G = -log(shared minima + fresh)."""
-    row = s.row
-    listed = s.offsets[groups + 1]
+    row, keys, offsets, ref = s.row, s.keys, s.offsets, s.ref
+    listed = offsets[groups + 1]
     for q in range(groups):
-        for i in places(s.offsets[q], s.offsets[q + 1]):
-            shared[i] = s.ref[q]
-    for i in range(s.offsets[groups], listed):
+        for i in places(offsets[q], offsets[q + 1]):
+            shared[i] = ref[q]
+    for i in range(offsets[groups], listed):
         shared[i] = -np.inf
     for i in range(listed):
-        fresh = row[i] - x[s.keys[i]]
+        fresh = row[i] - x[keys[i]]
         high = max(shared[i], fresh)
         more[i] = min(shared[i], fresh) - high
         row[i] = high
@@ -93,27 +93,27 @@ def _add_fresh(s, x, groups, shared, more):
 @jit
 def _place(s, x, groups, ordered, g):
     """Write G by key. Chains and trees keep their strict order."""
-    row = s.row
+    row, keys, offsets, parent, ref, top = s.row, s.keys, s.offsets, s.parent, s.ref, s.top
     below, floor = row.dtype.type(-np.inf), lowest_winner(row)
     for q in range(groups):
-        node = max(row.dtype.type(-s.ref[q]), floor)  # G of the group's winner
-        if ordered and s.parent[q] >= 0:
-            node = min(node, np.nextafter(row.dtype.type(s.top[s.parent[q]]), below))
-        s.top[q] = node
+        node = max(row.dtype.type(-ref[q]), floor)  # G of the group's winner
+        if ordered and parent[q] >= 0:
+            node = min(node, np.nextafter(row.dtype.type(top[parent[q]]), below))
+        top[q] = node
         cap = np.nextafter(node, below) if ordered else row.dtype.type(np.inf)
         winner = s.won[s.decision[q]]
-        for i in places(s.offsets[q], s.offsets[q + 1]):
-            k = s.keys[i]
+        for i in places(offsets[q], offsets[q + 1]):
+            k = keys[i]
             if k == winner:
                 g[k] = node
             elif x[k] > -np.inf:
                 g[k] = min(row[i], cap)
-    for i in places(s.offsets[groups], s.offsets[groups + 1]):
-        if x[s.keys[i]] > -np.inf:
-            g[s.keys[i]] = row[i]
+    for i in places(offsets[groups], offsets[groups + 1]):
+        if x[keys[i]] > -np.inf:
+            g[keys[i]] = row[i]
 
 
-@jit
+@kernel
 def conditional_grad(start, stop, geometry, logits, winners, links, totals, z, g, grad, out):
     """With ω the share of the minima in E: dG = (1 - ω) dx - ω ds, and ds leads through every minimum on the key's
     path to its log Λ."""
@@ -134,28 +134,28 @@ def _conditional_grad(first, last, samples, listed, r, logits, totals, z, g, gra
     for place in range(first, last):
         s, groups = workspace(listed, place - first, r), listed.groups[place - first]
         i, j = item_at(place, samples, grad.shape[0]), place // samples
-        x = logits[j]
+        x, keys, offsets, decision, won, ref, val = logits[j], s.keys, s.offsets, s.decision, s.won, s.ref, s.val
         log_shared(s, z[i], groups)
         for q in range(groups):
-            for p in places(s.offsets[q], s.offsets[q + 1]):
-                row[p] = min(np.float64(g[i, s.keys[p]]) + s.ref[q], 0.0)
-        exp_row(row, s.offsets[groups], s.scratch)
+            for p in places(offsets[q], offsets[q + 1]):
+                row[p] = min(np.float64(g[i, keys[p]]) + ref[q], 0.0)
+        exp_row(row, offsets[groups], s.scratch)
         for q in range(groups):
-            winner = s.won[s.decision[q]]
+            winner = won[decision[q]]
             total = 0.0
-            for p in places(s.offsets[q], s.offsets[q + 1]):
-                k = s.keys[p]
+            for p in places(offsets[q], offsets[q + 1]):
+                k = keys[p]
                 if x[k] > -np.inf:
                     share = one if k == winner else row[p]
                     out[j, k] += (one - share) * grad[i, k]
                     total += share * grad[i, k]
-            s.val[q] = total
-            s.ref[q] = -s.ref[q]
-        for p in places(s.offsets[groups], s.offsets[groups + 1]):
-            if x[s.keys[p]] > -np.inf:
-                out[j, s.keys[p]] += grad[i, s.keys[p]]
+            val[q] = total
+            ref[q] = -ref[q]
+        for p in places(offsets[groups], offsets[groups + 1]):
+            if x[keys[p]] > -np.inf:
+                out[j, keys[p]] += grad[i, keys[p]]
         up(s, groups)
-        for b in range(s.won.size):
+        for b in range(won.size):
             s.d_val[b] = scaled(s, b, z[i, b])
             s.d_ref[b] = -totals[i, b]
         down(s, groups)

@@ -11,10 +11,10 @@ import math
 
 import numpy as np
 
+from gumtrace.kernels.cpu.arrays import copy_row
 from gumtrace.kernels.cpu.incidence import down, gather, item_at, list_items, lists, room, up, workspace
-from gumtrace.kernels.cpu.jit import inlined, jit
+from gumtrace.kernels.cpu.jit import inlined, jit, kernel
 from gumtrace.kernels.cpu.simd_math import (
-    copy_row,
     exp64,
     log64,
     log_row,
@@ -28,20 +28,21 @@ FAR = 2.0**16  # log Λ as one number is too coarse beyond this: what is added t
 @inlined
 def log_totals(s, logits, groups, out):
     """out = log Λ; 0 where there is no decision. Its two parts stay in d_ref and d_val."""
+    val, row, offsets, decision, d_ref, d_val = s.val, s.row, s.offsets, s.decision, s.d_ref, s.d_val
     gather(s, logits, groups, s.ref)
     for g in range(groups):
-        s.val[g] = sum_range(s.row, s.offsets[g], s.offsets[g + 1])
+        val[g] = sum_range(row, offsets[g], offsets[g + 1])
     up(s, groups)
     for b in range(out.size):
-        s.d_val[b] = s.d_val[b] if s.d_val[b] > 0.0 else 1.0
-    log64(s.d_val, out.size, s.bits)
+        d_val[b] = d_val[b] if d_val[b] > 0.0 else 1.0
+    log64(d_val, out.size, s.bits)
     out[:] = 0.0
     for g in range(groups):
-        b = s.decision[g]
-        out[b] = s.d_ref[b] + s.d_val[b]
+        b = decision[g]
+        out[b] = d_ref[b] + d_val[b]
 
 
-@jit
+@kernel
 def log_prob(start, stop, geometry, logits, winners, links, out, totals):
     listed = lists(geometry, links)
     r = room(listed, logits)
@@ -55,41 +56,36 @@ def log_prob(start, stop, geometry, logits, winners, links, out, totals):
 def _log_prob(first, last, listed, r, logits, out, totals):
     for i in range(first, last):
         s, groups = workspace(listed, i - first, r), listed.groups[i - first]
-        x = logits[i % logits.shape[0]]
+        x, won, d_ref, d_val = logits[i % logits.shape[0]], s.won, s.d_ref, s.d_val
         log_totals(s, x, groups, totals[i])
         total = 0.0
-        for b in range(s.won.size):
-            winner = s.won[b]
-            if winner >= 0:
-                total += _log_share(s, np.float64(x[winner]), b, totals[i, b])
+        for b in range(won.size):
+            if (
+                won[b] >= 0
+            ):  # log(λ / Λ_b) from the parts of log Λ: large log-rates cancel before anything small is added
+                own = np.float64(x[won[b]])
+                known = own > -np.inf and d_ref[b] > -np.inf
+                total += (own - d_ref[b]) - d_val[b] if known else own - totals[i, b]
         out[i] = total
-
-
-@jit
-def _log_share(s, x, b, total):
-    """log(λ / Λ_b), from the parts of log Λ: large log-rates cancel before anything small is added."""
-    if x == -np.inf:
-        return x
-    return (x - s.d_ref[b]) - s.d_val[b] if s.d_ref[b] > -np.inf else x - total
 
 
 @inlined
 def add_to_keys(s, x, groups, out):
     """out[k] += e^(x_k + ref_g) val_g."""
-    row = s.row
-    gather(s, x, groups, s.top)
+    row, keys, offsets, weight, top, ref, val = s.row, s.keys, s.offsets, s.weight, s.top, s.ref, s.val
+    gather(s, x, groups, top)
     for g in range(groups):
-        s.weight[g] = s.top[g] + s.ref[g] if s.top[g] > -np.inf else -np.inf  # large numbers that cancel
-    exp64(s.weight, groups, s.bits)
+        weight[g] = top[g] + ref[g] if top[g] > -np.inf else -np.inf  # large numbers that cancel
+    exp64(weight, groups, s.bits)
     for g in range(groups):
-        factor = row.dtype.type(s.weight[g] * s.val[g])
-        for i in places(s.offsets[g], s.offsets[g + 1]):
+        factor = row.dtype.type(weight[g] * val[g])
+        for i in places(offsets[g], offsets[g + 1]):
             row[i] *= factor
-    for i in range(s.offsets[groups]):
-        out[np.uint32(s.keys[i])] += row[i]
+    for i in range(offsets[groups]):
+        out[np.uint32(keys[i])] += row[i]
 
 
-@jit
+@kernel
 def log_prob_grad(start, stop, geometry, logits, winners, links, totals, grad, out):
     listed = lists(geometry, links)
     r = room(listed, logits)
@@ -106,14 +102,14 @@ def _log_prob_grad(first, last, samples, listed, r, logits, totals, grad, out):
     for place in range(first, last):
         s, groups = workspace(listed, place - first, r), listed.groups[place - first]
         i, j = item_at(place, samples, grad.shape[0]), place // samples
+        won, d_ref, d_val = s.won, s.d_ref, s.d_val
         far = False
-        for b in range(s.won.size):
+        for b in range(won.size):
             far |= abs(totals[i, b]) > FAR
-            s.d_ref[b] = -totals[i, b]
-            s.d_val[b] = -grad[i]
-            winner = s.won[b]
-            if winner >= 0:
-                out[j, winner] += grad[i]
+            d_ref[b] = -totals[i, b]
+            d_val[b] = -grad[i]
+            if won[b] >= 0:
+                out[j, won[b]] += grad[i]
         if far:
             _divide_by_totals(s, logits[j], groups, -grad[i])
         down(s, groups)
@@ -123,14 +119,15 @@ def _log_prob_grad(first, last, samples, listed, r, logits, totals, grad, out):
 @jit
 def _divide_by_totals(s, x, groups, h):
     """d_val e^d_ref = h / Λ, with what is small in log Λ kept apart from what is large."""
-    log_totals(s, x, groups, np.empty(s.d_ref.size))
-    for b in range(s.d_ref.size):
-        some = s.d_ref[b] > -np.inf
-        s.d_ref[b] = -s.d_ref[b] if some else -np.inf
-        s.d_val[b] = h * math.exp(-s.d_val[b]) if some else 0.0
+    d_ref, d_val = s.d_ref, s.d_val
+    log_totals(s, x, groups, np.empty(d_ref.size))
+    for b in range(d_ref.size):
+        some = d_ref[b] > -np.inf
+        d_ref[b] = -d_ref[b] if some else -np.inf
+        d_val[b] = h * math.exp(-d_val[b]) if some else 0.0
 
 
-@jit
+@kernel
 def to_keys(start, stop, geometry, winners, links, alpha, beta, h, out):
     """out[k] = Σ_b A[b, k] e^(α_b + β_k) h_b."""
     listed = lists(geometry, links)
@@ -152,7 +149,7 @@ def _to_keys(first, last, listed, r, alpha, beta, h, out):
         add_to_keys(s, beta[i], groups, out[i])
 
 
-@jit
+@kernel
 def to_decisions(start, stop, geometry, winners, links, alpha, beta, h, out):
     """out[b] = Σ_k A[b, k] e^(α_b + β_k) h_k."""
     listed = lists(geometry, links)
@@ -167,12 +164,13 @@ def to_decisions(start, stop, geometry, winners, links, alpha, beta, h, out):
 def _to_decisions(first, last, listed, r, alpha, beta, h, out):
     for i in range(first, last):
         s, groups = workspace(listed, i - first, r), listed.groups[i - first]
-        gather(s, beta[i], groups, s.ref)
+        keys, offsets, row, ref, val = s.keys, s.offsets, s.row, s.ref, s.val
+        gather(s, beta[i], groups, ref)
         for g in range(groups):
-            s.val[g] = 0.0
-            if s.ref[g] > -np.inf:
-                for j in places(s.offsets[g], s.offsets[g + 1]):
-                    s.val[g] += s.row[j] * h[i, s.keys[j]]
+            val[g] = 0.0
+            if ref[g] > -np.inf:
+                for j in places(offsets[g], offsets[g + 1]):
+                    val[g] += row[j] * h[i, keys[j]]
         up(s, groups)
         for b in range(s.won.size):
             out[i, b] = scaled(s, b, alpha[i, b])
@@ -187,17 +185,17 @@ def scaled(s, b, alpha):
 @jit
 def log_shared(s, z, groups):
     """ref = log Σ e^z over the decisions of each group."""
+    row, ref = s.row, s.ref
     copy_row(z, z.size, s.d_ref)
     s.d_val[:] = 1.0
     down(s, groups)
+    copy_row(s.val, groups, row)
+    log_row(row, groups, s.scratch)
     for g in range(groups):
-        s.row[g] = s.val[g]
-    log_row(s.row, groups, s.scratch)
-    for g in range(groups):
-        s.ref[g] += s.row[g]
+        ref[g] += row[g]
 
 
-@jit
+@kernel
 def log_spread(start, stop, geometry, winners, links, z, out):
     """out[k] = log Σ_b A[b, k] e^z_b, -inf for keys in no decision."""
     listed = lists(geometry, links)
@@ -212,8 +210,9 @@ def log_spread(start, stop, geometry, winners, links, z, out):
 def _log_spread(first, last, listed, r, z, out):
     for i in range(first, last):
         s, groups = workspace(listed, i - first, r), listed.groups[i - first]
+        keys, offsets, ref = s.keys, s.offsets, s.ref
         log_shared(s, z[i], groups)
         out[i, :] = -np.inf
         for g in range(groups):
-            for j in places(s.offsets[g], s.offsets[g + 1]):
-                out[i, s.keys[j]] = s.ref[g]
+            for j in places(offsets[g], offsets[g + 1]):
+                out[i, keys[j]] = ref[g]

@@ -12,7 +12,7 @@ from typing import Any
 
 from numba.extending import overload
 
-from gumtrace.kernels.cpu.jit import OPTIONS
+from gumtrace.kernels.cpu.jit import PART
 from gumtrace.kernels.cpu.simd_math import perturb_row
 
 
@@ -25,7 +25,7 @@ class Hook:
         self.versions: dict[type, Callable] = {}
         otherwise = None if required else default  # with None the compiler finds no such step
         choose = lambda geometry, *args: self.versions.get(geometry.instance_class, otherwise)  # noqa: E731
-        overload(self, jit_options=OPTIONS, strict=False)(choose)
+        overload(self, jit_options=PART, strict=False)(choose)
 
     def __call__(self, *args):
         raise TypeError(f"{self.__name__} is for compiled code")

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.jit import ANY_ORDER, jit
 
 # Component LEFT of x times component RIGHT of y is a part of component INTO of x y: the first 1, 3 or 9 of these.
 LEFT = np.array([0, 0, 1, 0, 2, 0, 3, 1, 2])
@@ -16,7 +16,7 @@ RIGHT = np.array([0, 1, 0, 2, 0, 3, 0, 2, 1])
 INTO = np.array([0, 1, 1, 2, 2, 3, 3, 3, 3])
 PRODUCTS = np.array([0, 1, 3, 0, 9])  # by the number of components
 
-loose = partial(jit, fastmath={"reassoc", "nsz", "contract"})
+loose = partial(jit, fastmath=ANY_ORDER)
 
 
 @jit

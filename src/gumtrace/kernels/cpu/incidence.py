@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gumtrace.kernels.cpu.arrays import copy_row, integer_row
 from gumtrace.kernels.cpu.hooks import group_capacity, list_groups, list_winners
 from gumtrace.kernels.cpu.jit import inlined, jit
 from gumtrace.kernels.cpu.order import extent
-from gumtrace.kernels.cpu.simd_math import copy_row, exp64, exp_row, fetch, integer_row, places
+from gumtrace.kernels.cpu.simd_math import exp64, exp_row, fetch, places
 
 BLOCK = 64  # items listed at once, at most
 LISTED = 8192  # and integers: half of a first-level cache
@@ -138,14 +139,15 @@ def workspace(listed, q, r):
 def gather(s, x, groups, ref):
     """row = e^(x - ref) over the listed keys. Where x lies close together ref is the largest of all, else that of each
     group."""
-    row, listed = s.row, s.offsets[groups]
+    row, keys, offsets, scratch = s.row, s.keys, s.offsets, s.scratch
+    listed = offsets[groups]
     if listed == 0:
         ref[:groups] = -np.inf
         return
-    s.scratch[0] = fetch(x)
+    scratch[0] = fetch(x)
     for i in range(listed):
-        row[i] = x[np.uint32(s.keys[i])]  # unsigned for speed, see `places`
-    low, high = extent(row, listed, s.scratch)
+        row[i] = x[np.uint32(keys[i])]  # unsigned for speed, see `places`
+    low, high = extent(row, listed, scratch)
     if 0.0 <= high - low < CLOSE:
         ref[:groups] = high
         for i in range(listed):
@@ -153,22 +155,23 @@ def gather(s, x, groups, ref):
     else:
         for g in range(groups):
             top = row.dtype.type(-np.inf)
-            for i in places(s.offsets[g], s.offsets[g + 1]):
+            for i in places(offsets[g], offsets[g + 1]):
                 top = max(top, row[i])
             ref[g] = top
             if top > -np.inf:
-                for i in places(s.offsets[g], s.offsets[g + 1]):
+                for i in places(offsets[g], offsets[g + 1]):
                     row[i] -= top
-    exp_row(row, listed, s.scratch)
+    exp_row(row, listed, scratch)
 
 
 @inlined
 def up(s, groups):
     """Every group's val e^ref goes to its own decision and to all before it: sums in d_val e^d_ref."""
+    ref = s.ref
     low, high = np.inf, -np.inf
     for g in range(groups):
-        high = max(high, s.ref[g])
-        low = min(low, s.ref[g] if s.ref[g] > -np.inf else low)
+        high = max(high, ref[g])
+        low = min(low, ref[g] if ref[g] > -np.inf else low)
     if 0.0 <= high - low < CLOSE:
         _up_close(s, groups, high)
     else:
@@ -178,58 +181,60 @@ def up(s, groups):
 @inlined
 def _up_close(s, groups, high):
     """One exponent will do for all."""
-    parent, decision, sums = s.parent, s.decision, s.sums
+    parent, decision, sums, ref, val, d_ref, d_val = s.parent, s.decision, s.sums, s.ref, s.val, s.d_ref, s.d_val
     for g in range(groups):
-        sums[g] = s.ref[g] - high
+        sums[g] = ref[g] - high
     exp64(sums, groups, s.bits)
     for g in range(groups):
-        sums[g] *= s.val[g]
-    s.d_val[:] = 0.0
+        sums[g] *= val[g]
+    d_val[:] = 0.0
     for g in range(groups - 1, -1, -1):
-        s.d_val[decision[g]] += sums[g]
+        d_val[decision[g]] += sums[g]
         if parent[g] >= 0:
             sums[parent[g]] += sums[g]
-    for b in range(s.d_val.size):
-        s.d_ref[b] = high if s.d_val[b] != 0.0 else -np.inf
+    for b in range(d_val.size):
+        d_ref[b] = high if d_val[b] != 0.0 else -np.inf
 
 
 @jit
 def _up_wide(s, groups):
     parent, decision, weight, top = s.parent, s.decision, s.weight, s.top
-    s.d_ref[:] = -np.inf
-    s.d_val[:] = 0.0
-    copy_row(s.ref, groups, top)
+    ref, val, sums, d_ref, d_val = s.ref, s.val, s.sums, s.d_ref, s.d_val
+    d_ref[:] = -np.inf
+    d_val[:] = 0.0
+    copy_row(ref, groups, top)
     for g in range(groups - 1, -1, -1):
         if parent[g] >= 0:
             top[parent[g]] = max(top[parent[g]], top[g])
-        s.d_ref[decision[g]] = max(s.d_ref[decision[g]], top[g])
+        d_ref[decision[g]] = max(d_ref[decision[g]], top[g])
     for g in range(groups):
         above = top[parent[g]] if parent[g] >= 0 else top[g]
-        weight[2 * g] = s.ref[g] - top[g] if top[g] > -np.inf else -np.inf
+        weight[2 * g] = ref[g] - top[g] if top[g] > -np.inf else -np.inf
         weight[2 * g + 1] = top[g] - above if top[g] > -np.inf else -np.inf
     exp64(weight, 2 * groups, s.bits)
-    s.sums[:groups] = 0.0
+    sums[:groups] = 0.0
     for g in range(groups - 1, -1, -1):
-        total = s.sums[g] + s.val[g] * weight[2 * g]
-        own = s.d_ref[decision[g]]
-        s.d_val[decision[g]] += total if own == top[g] else total * math.exp(top[g] - own)  # a decision of many groups
+        total = sums[g] + val[g] * weight[2 * g]
+        own = d_ref[decision[g]]
+        d_val[decision[g]] += total if own == top[g] else total * math.exp(top[g] - own)  # a decision of many groups
         if parent[g] >= 0:
-            s.sums[parent[g]] += total * weight[2 * g + 1]
+            sums[parent[g]] += total * weight[2 * g + 1]
 
 
 @inlined
 def down(s, groups):
     """Every group gets the sum of d_val e^d_ref over its own decision and all before it, in val e^ref."""
-    parent, weight = s.parent, s.weight
+    parent, decision, weight, ref, val, d_ref, d_val = s.parent, s.decision, s.weight, s.ref, s.val, s.d_ref, s.d_val
     for g in range(groups):
-        before = s.ref[parent[g]] if parent[g] >= 0 else -np.inf
-        own = s.d_ref[s.decision[g]]
-        s.ref[g] = max(before, own)
-        alive = s.ref[g] > -np.inf
-        weight[2 * g] = own - s.ref[g] if alive else -np.inf
-        weight[2 * g + 1] = before - s.ref[g] if alive else -np.inf
+        before = ref[parent[g]] if parent[g] >= 0 else -np.inf
+        own = d_ref[decision[g]]
+        high = max(before, own)
+        ref[g] = high
+        weight[2 * g] = own - high if high > -np.inf else -np.inf
+        weight[2 * g + 1] = before - high if high > -np.inf else -np.inf
     exp64(weight, 2 * groups, s.bits)
     for g in range(groups):
-        s.val[g] = s.d_val[s.decision[g]] * weight[2 * g]
+        total = d_val[decision[g]] * weight[2 * g]
         if parent[g] >= 0:
-            s.val[g] += s.val[parent[g]] * weight[2 * g + 1]
+            total += val[parent[g]] * weight[2 * g + 1]
+        val[g] = total

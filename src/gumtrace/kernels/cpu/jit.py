@@ -1,40 +1,114 @@
-"""The compiler's settings, and a cache of compiled code that can be trusted.
+"""The compiler's settings. `@kernel` is for functions that Python calls, `@jit` for the parts that they are made of.
 
-Numba keeps compiled functions on disk until their own file changes, although they contain code of the functions they
-call: after a change elsewhere, an upgrade of the package for instance, it would run a mixture of old and new. Here
-compiled code is valid only for exactly the sources of all kernels together.
+Numba compiles every function to machine code of its own, and once more as a part of each function that calls it; most
+of that is never run. A part is typed and lowered once, linked into kernels, and optimised there only, which more than
+halves the time to the first result.
 """
 
-import hashlib
+import ctypes
+import gc
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from numba import njit
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
+from numba.core.compiler_lock import global_compiler_lock
 
-FILES = (path for path in Path(__file__).parent.glob("*.py") if path.name != "threads.py")  # is not compiled
-SOURCES = [Path(__file__).parents[1] / "geometry.py", *sorted(FILES)]
-STAMP = hashlib.sha256(b"\0".join(path.read_bytes() for path in SOURCES)).hexdigest()
-
+from gumtrace.kernels.cpu.cache import KernelCache
 
 # Divisions and logarithms follow IEEE rules and raise nothing. The last two are set because a function inherits them
 # from its first caller: results would depend on the order in which kernels are compiled.
 OPTIONS: Any = {"nogil": True, "error_model": "numpy", "fastmath": False, "forceinline": False}
 
+ANY_ORDER = {"reassoc", "nsz", "contract"}  # fastmath for sums that may be added in any order, so in SIMD
+
+
+# Where a part would have its entry from Python. It has none: this raises that the object is not callable.
+NO_ENTRY = ctypes.cast(ctypes.pythonapi.PyObject_Call, ctypes.c_void_p).value
+
+
+class _NoEnvironment:
+    """A code generator for code that is not loaded, and so has no environment to set."""
+
+    def __init__(self, codegen):
+        self._codegen = codegen
+
+    def __getattr__(self, name: str):
+        return getattr(self._codegen, name)
+
+    def set_env(self, name: str, environment: Any) -> None:
+        pass
+
+
+class _LinkedLibrary(JITCodeLibrary):
+    """Code that is linked into kernels, neither optimised nor loaded by itself."""
+
+    @property
+    def codegen(self) -> Any:
+        return _NoEnvironment(self._codegen)
+
+    def _optimize_functions(self, ll_module) -> None:
+        """Numba does this for declarations too, each with passes of its own."""
+        ll_module.data_layout = self._codegen._data_layout
+        passes, builder = self._codegen._function_pass_manager()
+        for function in ll_module.functions:
+            if not function.is_declaration:
+                passes.run(function, builder)
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int | None:
+        self._ensure_finalized()
+        return NO_ENTRY
+
+
+class _PartCompiler(Compiler):
+    """The compiler for parts of kernels."""
+
+    def define_pipelines(self):
+        if self.state.library is None:
+            self.state.library = _LinkedLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+        return super().define_pipelines()
+
+
+PART: Any = {**OPTIONS, "pipeline_class": _PartCompiler, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
 
 def jit(function: Callable, **options) -> Callable:
-    """Compile without the GIL."""
-    options = {**OPTIONS, **options}
-    try:
-        compiled = njit(cache=True, **options)(function)
-    except RuntimeError:  # nowhere to keep it: a read-only installation without a home compiles in every process
-        return njit(**options)(function)
-    cache_file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
-    if cache_file is not None and hasattr(cache_file, "_source_stamp"):
-        cache_file._source_stamp = STAMP
-    return compiled
+    """A part of kernels, called by compiled code only."""
+    return njit(**{**PART, **options})(function)
 
 
 # For functions of many arrays that are called for every item: a call would put a description of each on the stack.
 inlined = partial(jit, forceinline=True)
+
+
+def kernel(function: Callable, **options) -> Callable:
+    """A function that Python calls, without the GIL. Compiled on the first call with arguments of new types, or loaded
+    where that was done before."""
+    settings: Any = {**OPTIONS, "no_cfunc_wrapper": True, **options}
+    dispatcher: Any = njit(**settings)(function)
+    dispatcher._cache = cache = KernelCache(function)
+    compile_or_load = dispatcher.compile
+
+    def compile_once(signature):
+        with global_compiler_lock:  # of threads
+            collecting = gc.isenabled()
+            gc.disable()  # the compiler makes millions of objects, nearly all of which it keeps
+            try:
+                return compile_or_load(signature)
+            finally:
+                cache.release()
+                if collecting:
+                    gc.enable()
+
+    dispatcher.compile = compile_once
+    return dispatcher

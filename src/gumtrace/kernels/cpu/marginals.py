@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.jit import ANY_ORDER, jit, kernel
 from gumtrace.kernels.cpu.threads import run
 
-_fast = partial(jit, fastmath={"reassoc", "nsz", "contract"})  # sums over keys in any order, so in SIMD
+_kernel = partial(kernel, fastmath=ANY_ORDER)  # sums over keys
 
 
-@_fast
+@_kernel
 def _weights(start, stop, theta, p, k, w):
     """w ∝ e^{-ikθ} Π_i (1 + p_i (e^{iθ} - 1)), scaled so that Σ Re w = 1."""
     nodes = theta.size
@@ -41,7 +41,7 @@ def _weights(start, stop, theta, p, k, w):
             w[item, t] = complex(re[t] / total, im[t] / total)
 
 
-@_fast
+@partial(jit, fastmath=ANY_ORDER)
 def _chances(theta, p, re, im):
     """r = p e^{iθ} / (1 + p (e^{iθ} - 1)) of one node."""
     one = p.dtype.type(1.0)
@@ -56,7 +56,7 @@ def _chances(theta, p, re, im):
         im[i] = q * sine * scale
 
 
-@_fast
+@_kernel
 def _marginals(start, stop, theta, p, w, out):
     keys = p.shape[1]
     re, im = np.empty(keys, p.dtype), np.empty(keys, p.dtype)
@@ -70,7 +70,7 @@ def _marginals(start, stop, theta, p, w, out):
                 x[i] += a * re[i] - b * im[i]
 
 
-@_fast
+@_kernel
 def _covariance(start, stop, theta, p, x, w, grads, out):
     keys = p.shape[1]
     re, im = np.empty(keys, p.dtype), np.empty(keys, p.dtype)
@@ -95,7 +95,7 @@ def _covariance(start, stop, theta, p, x, w, grads, out):
                 y[i] += mean_re * (re[i] - x[item, i]) - mean_im * im[i] + g[i] * (a * var_re - b * var_im)
 
 
-@_fast
+@_kernel
 def _third_cumulant(start, stop, theta, p, x, w, grads, grads_too, out):
     keys = p.shape[1]
     re, im = np.empty(keys, p.dtype), np.empty(keys, p.dtype)

@@ -9,6 +9,7 @@ matching, whatever the weights. Ranking the chosen entries then gives the order 
 
 import numpy as np
 
+from gumtrace.kernels.cpu.arrays import integers
 from gumtrace.kernels.cpu.chain import chain
 from gumtrace.kernels.cpu.hooks import list_groups, trace_item
 from gumtrace.kernels.cpu.order import insertion_sort
@@ -19,9 +20,9 @@ from gumtrace.kernels.geometry import MatchingGeometry
 def _trace(geometry, g, size, winners, links):
     n, m = geometry.rows, geometry.columns
     winners[:] = -1
-    row_free = np.ones(n, np.bool_)
-    col_free = np.ones(m, np.bool_)
-    walk = np.empty(n + m, np.int32)  # keys walked through: the first found along a row, the next along a column, ...
+    row_free = integers(n, True)
+    col_free = integers(m, True)
+    walk = integers(n + m, 0)  # keys walked through: the first found along a row, the next along a column, ...
     matched = 0
     for start in range(n):
         depth = 0
@@ -59,8 +60,8 @@ def _trace(geometry, g, size, winners, links):
 def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
     """Group b: the keys crossed out at step b, its winner first."""
     n, m = geometry.rows, geometry.columns
-    row_free = np.ones(n, np.bool_)
-    col_free = np.ones(m, np.bool_)
+    row_free = integers(n, True)
+    col_free = integers(m, True)
     position = 0
     steps = 0
     while steps < winners.size and 0 <= winners[steps] < n * m:  # a trace may come from anywhere

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gumtrace.kernels.cpu.arrays import copy_row
 from gumtrace.kernels.cpu.hyperdual import INTO, LEFT, PRODUCTS, RIGHT, collect, divide, loose, rounded, spread
-from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.jit import jit, kernel
 from gumtrace.kernels.cpu.simd_math import exp64
 from gumtrace.kernels.cpu.threads import run
 from gumtrace.kernels.tree_marginals import HELD, NO_EDGE, UNDIRECTED
@@ -34,7 +35,7 @@ def tree_marginals(u: Tensor, along: Tensor, sizes: Tensor, root: int) -> Tensor
     return out.to(u.device)
 
 
-@jit
+@kernel
 def _marginals(start, stop, u, tangents, nodes, root, out):
     """out[b] = the marginals of item b differentiated along every tangent: u and out (items, n, n), tangents
     (0, 1 or 2, items, n, n).
@@ -152,18 +153,25 @@ def _by_weights(log_w, start_w, size, complete, s, t, w, adjoint):
         divide(v, t, v, s, v)
         if not complete and _faint(w[0], t[0, v], v):
             return TOO_WIDE
-        row[:, 0] = w[:, v]
+        _copy_rows(w, v, row, 0)
         spread(rounded(v), t, v, row, w)  # what this writes behind v is never read
     adjoint[:] = 0.0
     for v in range(1, size):
         collect(rounded(v), t, v, adjoint, w, row, c)
-        adjoint[:, v] = row[:, 0]
+        _copy_rows(row, 0, adjoint, v)
         _enter(v, t, s, None, c, adjoint)
     for z in range(jets):
         for i in range(size):
             for j in range(size):
                 adjoint[z, i, j] *= value[i, j]
     return DONE
+
+
+@jit
+def _copy_rows(x, v, y, u):
+    """y[:, u] = x[:, v]."""
+    for z in range(x.shape[0]):
+        copy_row(x[z, v], x.shape[2], y[z, u])
 
 
 @jit
@@ -189,9 +197,13 @@ def _by_logarithms(log_w, start_w, size, s, t, through, w, adjoint):
     `through` keeps the shares q of the paths i -> v -> j in the new w_ij, for all v.
     """
     jets, wide = w.shape[0], w.shape[2]
-    a, bits, gap, share = log_w.copy(), np.empty(wide, np.int64), np.empty(wide), np.empty((size, size))
+    a, bits, gap, share = np.empty_like(log_w), np.empty(wide, np.int64), np.empty(wide), np.empty((size, size))
+    for i in range(size):
+        copy_row(log_w[i], size, a[i])
     row, c = np.empty((jets, 1, wide)), np.empty((jets, 1, size))
-    w[:, :size, :size] = start_w[:, :size, :size]
+    for i in range(size):
+        for z in range(jets):
+            copy_row(start_w[z, i], size, w[z, i])
     paths = adjoint  # which has no other use yet
     for v in range(size - 1, 0, -1):
         entering = _share(a, v, share[v])
@@ -204,8 +216,10 @@ def _by_logarithms(log_w, start_w, size, s, t, through, w, adjoint):
                 s[z, v] += share[v, i] * w[z, i, v]
         divide(v, t, v, s, v)
         if jets > 1:
-            row[:, 0] = w[:, v]
-            paths[:, :v, :v] = 0.0
+            _copy_rows(w, v, row, 0)
+            for z in range(jets):
+                for i in range(v):
+                    paths[z, i, :v] = 0.0
             spread(v, t, v, row, paths)
         for i in range(v):
             q = _squares(through, v, i)
@@ -225,7 +239,7 @@ def _by_logarithms(log_w, start_w, size, s, t, through, w, adjoint):
                     paths[z, i, j] = q[j] * adjoint[z, i, j]
                     adjoint[z, i, j] -= paths[z, i, j]
         collect(v, t, v, paths, w, row, c)
-        adjoint[:, v] = row[:, 0]
+        _copy_rows(row, 0, adjoint, v)
         _enter(v, t, s, share, c, adjoint)
     return DONE
 

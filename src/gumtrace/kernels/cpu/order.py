@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from gumtrace.kernels.cpu.arrays import as_bits, integers
 from gumtrace.kernels.cpu.jit import jit
-from gumtrace.kernels.cpu.simd_math import float_bits
 
 
 @jit
@@ -28,7 +28,7 @@ def insertion_sort(g, keys, count):
 def order_codes(g, out):
     """out = integers in the order of g, of the same width: loops over integers become SIMD code where a maximum of
     floats does not. -0.0 and 0.0 are one number. Codes read as floats have the bits of g as codes."""
-    bits = float_bits(g)
+    bits = as_bits(g)
     lowest = bits.dtype.type(1 << (8 * bits.itemsize - 1))  # the bits of -0.0
     for i in range(out.size):
         out[i] = bits[i] if bits[i] >= 0 else bits.dtype.type(lowest - bits[i])
@@ -37,8 +37,9 @@ def order_codes(g, out):
 @jit
 def end_codes(g):
     """The codes of -inf and inf."""
-    ends = np.array([-np.inf, np.inf]).astype(g.dtype)
-    codes = float_bits(ends)
+    ends = np.empty(2, g.dtype)
+    ends[0], ends[1] = -np.inf, np.inf
+    codes = as_bits(ends)
     order_codes(ends, codes)
     return codes[0], codes[1]
 
@@ -53,7 +54,7 @@ def extent(g, n, codes):
         low = min(low, codes[i] if codes[i] != idle else infinite)
         high = max(high, codes[i])
     ends = np.empty(2, g.dtype)
-    bits = float_bits(ends)
+    bits = as_bits(ends)
     bits[0], bits[1] = low, high
     order_codes(ends, bits)  # back to numbers
     return ends[0], ends[1]
@@ -62,7 +63,7 @@ def extent(g, n, codes):
 @jit
 def rank_sort(codes, keys, count, out):
     """out[:count] = keys in order, keys[i] having G of codes[i]. Each counts those it beats: O(count²), but SIMD."""
-    rank = np.zeros(count, np.int32)
+    rank = integers(count, 0)
     for i in range(count):
         code, key = codes[i], keys[i]
         for j in range(count):
@@ -74,7 +75,7 @@ def rank_sort(codes, keys, count, out):
 @jit
 def sort_racing(g):
     """All keys with G > -inf, first winner first: a stable radix sort on the bits of G, so ties stay in index order."""
-    bits = float_bits(g)
+    bits = as_bits(g)
     width = 8 * bits.itemsize
     sign = np.uint64(1) << np.uint64(width - 1)
     mask = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - width)
@@ -149,3 +150,32 @@ def _sink(g, heap, i, count):
             return
         heap[i], heap[child] = heap[child], heap[i]
         i = child
+
+
+@jit
+def kth_largest(x, n, k):
+    """The k-th largest of x[:n] and the one after it, for 1 <= k < n; x is put into another order. Numba compiles
+    `np.partition` for four seconds."""
+    first, last, place = 0, n - 1, k - 1
+    while first < last:  # what belongs to `place` in descending order is between first and last
+        pivot = x[(first + last) // 2]
+        i, j = first, last
+        while i <= j:
+            while x[i] > pivot:
+                i += 1
+            while x[j] < pivot:
+                j -= 1
+            if i <= j:
+                x[i], x[j] = x[j], x[i]
+                i += 1
+                j -= 1
+        if place <= j:
+            last = j
+        elif place >= i:
+            first = i
+        else:
+            break
+    below = x[k]
+    for i in range(k + 1, n):
+        below = max(below, x[i])
+    return x[place], below

@@ -3,7 +3,7 @@
 import numpy as np
 
 from gumtrace.kernels.cpu.incidence import list_items, lists, room, workspace
-from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.jit import kernel
 from gumtrace.kernels.geometry import Geometry
 
 
@@ -13,7 +13,7 @@ def racing_keys(geometry: Geometry, winners: np.ndarray, links: np.ndarray) -> l
     return [np.sort(part) for part in np.split(keys, ends[1:-1])] if len(ends) > 1 else []
 
 
-@jit
+@kernel
 def _racing_keys(geometry, winners, links, like):
     """Decision b has keys[ends[b] : ends[b + 1]]."""
     listed = lists(geometry, links)

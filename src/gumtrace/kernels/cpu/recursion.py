@@ -1,6 +1,7 @@
 """A user's recursion runs in Python, and its links hold the forest of groups: the group of each key, then parent and
 decision of each group."""
 
+from gumtrace.kernels.cpu.arrays import copy_row, integers
 from gumtrace.kernels.cpu.hooks import group_capacity, is_ordered, list_groups
 from gumtrace.kernels.geometry import RecursionGeometry
 
@@ -32,7 +33,8 @@ def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
             offsets[(links[k] if links[k] >= 0 else groups) + 1] += 1
     for g in range(groups + 1):
         offsets[g + 1] += offsets[g]
-    cursor = offsets[: groups + 1].copy()
+    cursor = integers(groups + 1, 0)
+    copy_row(offsets, groups + 1, cursor)
     for k in range(count):
         if -1 <= links[k] < groups:
             g = links[k] if links[k] >= 0 else groups

@@ -6,9 +6,9 @@ alone, never on the split.
 
 import numpy as np
 
+from gumtrace.kernels.cpu.arrays import integer_row
 from gumtrace.kernels.cpu.hooks import clear_trace, mirrored, perturb_item, races, trace_item
-from gumtrace.kernels.cpu.jit import jit
-from gumtrace.kernels.cpu.simd_math import integer_row
+from gumtrace.kernels.cpu.jit import jit, kernel
 from gumtrace.kernels.geometry import NOT_A_NUMBER, OK, SOME_IDLE, STUCK
 
 
@@ -36,7 +36,7 @@ def trace_row(geometry, g, size, winners, links):
     return OK if trace_item(geometry, g, size, winners, links) else STUCK
 
 
-@jit
+@kernel
 def perturb(start, stop, geometry, logits, seed, g):
     spare = np.empty(geometry.keys, g.dtype)
     scratch = integer_row(spare, geometry.keys)
@@ -44,13 +44,13 @@ def perturb(start, stop, geometry, logits, seed, g):
         perturb_item(geometry, logits[i % logits.shape[0]], seed, i, g[i], spare, scratch)
 
 
-@jit
+@kernel
 def trace(start, stop, geometry, g, sizes, winners, links, status):
     for i in range(start, stop):
         status[i] = trace_row(geometry, g[i], sizes[i % sizes.size], winners[i], links[i])
 
 
-@jit
+@kernel
 def sample(start, stop, geometry, logits, sizes, seed, winners, links, status):
     """`perturb` and `trace` in one: the noise never leaves the cache."""
     g = np.empty(geometry.keys, logits.dtype)
@@ -61,7 +61,7 @@ def sample(start, stop, geometry, logits, sizes, seed, winners, links, status):
         status[i] = trace_row(geometry, g, sizes[i % sizes.size], winners[i], links[i])
 
 
-@jit
+@kernel
 def indicator(start, stop, geometry, winners, out):
     """0/1 over the keys: 1 = winner; symmetric for a spanning tree."""
     for i in range(start, stop):
@@ -72,7 +72,7 @@ def indicator(start, stop, geometry, winners, out):
                 out[i, mirrored(geometry, k)] = 1
 
 
-@jit
+@kernel
 def check_logits(start, stop, geometry, logits, status):
     for i in range(start, stop):
         status[i] = check_row(geometry, logits[i])

@@ -10,31 +10,8 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from gumtrace.kernels.cpu.jit import OPTIONS, jit
-
-
-def integer_row(x, n):
-    """Scratch of n integers as wide as the numbers of x."""
-    raise NotImplementedError("compiled code only")
-
-
-@overload(integer_row, inline="always")
-def _integer_row(x, n):
-    if x.dtype == types.float32:
-        return lambda x, n: np.empty(n, np.int32)
-    return lambda x, n: np.empty(n, np.int64)
-
-
-def float_bits(x):
-    """The bits of a float array, as signed integers of the same width."""
-    raise NotImplementedError("compiled code only")
-
-
-@overload(float_bits, inline="always")
-def _float_bits(x):
-    if x.dtype == types.float32:
-        return lambda x: x.view(np.int32)
-    return lambda x: x.view(np.int64)
+from gumtrace.kernels.cpu.arrays import as_bits
+from gumtrace.kernels.cpu.jit import ANY_ORDER, PART, jit
 
 
 def lowest_winner(x):
@@ -66,7 +43,7 @@ def _exp32(x, n, scratch):
         alive = t > np.float32(-87.0)
         x[i] = p * f + np.float32(1.0) if alive else np.float32(0.0)
         scratch[i] = (np.int32(k) + np.int32(127)) << np.int32(23) if alive else np.int32(0)
-    scale = scratch.view(np.float32)
+    scale = as_bits(scratch)
     for i in range(n):
         x[i] *= scale[i]
 
@@ -74,13 +51,13 @@ def _exp32(x, n, scratch):
 @jit
 def _log32(x, n, scratch):
     """x[:n] = log x, for normal positive x."""
-    bits = x.view(np.int32)
+    bits = as_bits(x)
     for i in range(n):
         b = bits[i]
         e = (b - np.int32(0x3F3504F3)) >> np.int32(23)  # mantissa between sqrt(1/2) and sqrt(2)
         scratch[i] = b - (e << np.int32(23))
         x[i] = np.float32(e)
-    mantissa = scratch.view(np.float32)
+    mantissa = as_bits(scratch)
     for i in range(n):
         f = mantissa[i] - np.float32(1.0)
         q = np.float32(-0.0763494255)
@@ -117,7 +94,7 @@ def exp64(x, n, scratch):
         alive = t > -708.0
         x[i] = p * f + 1.0 if alive else 0.0
         scratch[i] = (np.int64(k) + np.int64(1023)) << np.int64(52) if alive else np.int64(0)
-    scale = scratch.view(np.float64)
+    scale = as_bits(scratch)
     for i in range(n):
         x[i] *= scale[i]
 
@@ -125,13 +102,13 @@ def exp64(x, n, scratch):
 @jit
 def log64(x, n, scratch):
     """x[:n] = log x, for normal positive x: the method of fdlibm."""
-    bits = x.view(np.int64)
+    bits = as_bits(x)
     for i in range(n):
         b = bits[i]
         e = (b - np.int64(0x3FE6A09E667F3BCD)) >> np.int64(52)  # mantissa between sqrt(1/2) and sqrt(2)
         scratch[i] = b - (e << np.int64(52))
         x[i] = np.float64(e)
-    mantissa = scratch[:n].view(np.float64)
+    mantissa = as_bits(scratch)
     for i in range(n):
         f = mantissa[i] - 1.0
         s = f / (2.0 + f)
@@ -158,14 +135,14 @@ def log_row(x, n, scratch):
     raise NotImplementedError("compiled code only")
 
 
-@overload(exp_row, jit_options=OPTIONS)
+@overload(exp_row, jit_options=PART)
 def _exp_row(x, n, scratch):
     if x.dtype == types.float32:
         return lambda x, n, scratch: _exp32(x, n, scratch)
     return lambda x, n, scratch: exp64(x, n, scratch)
 
 
-@overload(log_row, jit_options=OPTIONS)
+@overload(log_row, jit_options=PART)
 def _log_row(x, n, scratch):
     if x.dtype == types.float32:
         return lambda x, n, scratch: _log32(x, n, scratch)
@@ -228,24 +205,17 @@ def places(start, stop):
 
 
 @jit
-def copy_row(x, n, out):
-    """out[:n] = x[:n], which as it stands has Numba compile, for two seconds, an error message about shapes."""
-    for i in range(n):
-        out[i] = x[i]
-
-
-@jit
 def fetch(x):
     """Read x in order, a number here and there, before it is read in an order that no processor foresees: this brings
     it from memory in half the time. Returns something that must be kept, or LLVM would leave it all out."""
-    bits = float_bits(x)
+    bits = as_bits(x)
     seen = bits[0]
     for i in range(16, x.size, 16):
         seen ^= bits[i]
     return seen
 
 
-@partial(jit, fastmath={"reassoc", "nsz", "contract"})
+@partial(jit, fastmath=ANY_ORDER)
 def sum_range(x, start, stop):
     """Σ x[start:stop] in float64, in any order."""
     total = 0.0

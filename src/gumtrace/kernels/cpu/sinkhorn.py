@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.jit import ANY_ORDER, jit, kernel
 from gumtrace.kernels.cpu.simd_math import exp64
 from gumtrace.kernels.cpu.threads import run
 
-loose = partial(jit, fastmath={"reassoc", "nsz", "contract"})
+loose = partial(jit, fastmath=ANY_ORDER)
 
 
 def sinkhorn(x: Tensor, rows: Tensor, cols: Tensor, settings: tuple) -> Tensor:
@@ -23,7 +23,7 @@ def sinkhorn(x: Tensor, rows: Tensor, cols: Tensor, settings: tuple) -> Tensor:
     return out
 
 
-@jit
+@kernel
 def _newton(start, stop, x, rows, cols, settings, out):
     iterations, tol, widest, cooling, roughly, ridge = settings
     n, m = x.shape[1], x.shape[2]

@@ -6,11 +6,12 @@ of keys is total: Prim takes O(n²).
 
 import numpy as np
 
+from gumtrace.kernels.cpu.arrays import copy_row, counting, integer_row, integers
 from gumtrace.kernels.cpu.chain import chain
 from gumtrace.kernels.cpu.hooks import list_groups, mirrored, perturb_item, races, trace_item
 from gumtrace.kernels.cpu.jit import inlined, jit
 from gumtrace.kernels.cpu.order import end_codes, order_codes, rank_sort
-from gumtrace.kernels.cpu.simd_math import copy_row, integer_row, log_exponential_row, places
+from gumtrace.kernels.cpu.simd_math import log_exponential_row, places
 from gumtrace.kernels.geometry import SpanningTreeGeometry
 
 
@@ -55,9 +56,9 @@ def _trace(geometry, g, nodes, winners, links):
         return nodes == components
     codes = _symmetric_codes(g, n, nodes)
     idle, joined = end_codes(g)  # no edge is at +inf, so its code is free
-    best = np.full(nodes, idle, codes.dtype)  # from the tree to each node outside; `joined` for the others
-    held = np.zeros(nodes, np.int32)  # its key
-    edges, heights = np.empty(nodes, np.int32), np.empty(nodes, codes.dtype)
+    best, heights = integer_row(g, nodes), integer_row(g, nodes)
+    best[:] = idle  # the best edge from the tree to each node outside; `joined` for the others
+    held, edges = integers(nodes, 0), integers(nodes, 0)  # its key
     count = 0
     node, unseen = 0, 1
     for _ in range(nodes - 1):
@@ -76,7 +77,7 @@ def _trace(geometry, g, nodes, winners, links):
     steps = nodes - components
     if count < steps:
         return False
-    order = np.empty(count, np.int32)
+    order = integers(count, 0)
     rank_sort(heights, edges, count, order)
     copy_row(order, steps, winners)
     return True
@@ -130,7 +131,7 @@ def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
     steps = 0
     while steps < winners.size and 0 <= winners[steps] < n * n:  # a trace may come from anywhere
         steps += 1
-    begin, middle, end = np.empty(steps, np.int32), np.empty(steps, np.int32), np.empty(steps, np.int32)
+    begin, middle, end = integers(steps, 0), integers(steps, 0), integers(steps, 0)
     part, order = _leaf_order(winners[:steps], n, begin, middle, end)
     position = 0
     for step in range(steps):
@@ -156,9 +157,9 @@ def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
 def _leaf_order(winners, n, begin, middle, end):
     """The part each node ends in, and an order of all nodes in which merge b joins places begin..middle to
     middle..end. The smaller part comes first, so that rectangles are few long rows."""
-    part = np.arange(n).astype(np.int32)  # named by one of its nodes
-    size = np.ones(n, np.int32)
-    smaller, larger = np.empty(winners.size, np.int32), np.empty(winners.size, np.int32)
+    part = counting(n)  # named by one of its nodes
+    size = integers(n, 1)
+    smaller, larger = integers(winners.size, 0), integers(winners.size, 0)
     for step in range(winners.size):
         a, b = part[winners[step] // n], part[winners[step] % n]
         if size[a] > size[b]:
@@ -169,7 +170,7 @@ def _leaf_order(winners, n, begin, middle, end):
             size[b] += size[a]
             for v in range(n):
                 part[v] = b if part[v] == a else part[v]
-    place = np.empty(n, np.int32)
+    place = integers(n, 0)
     count = 0
     for v in range(n):
         if part[v] == v:
@@ -184,7 +185,7 @@ def _leaf_order(winners, n, begin, middle, end):
         middle[step] += begin[step]
         end[step] += begin[step]
         place[b] = middle[step]
-    order = np.empty(n, np.int32)
+    order = integers(n, 0)
     for v in range(n):
         order[place[v]] = v
     return part, order

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from gumtrace.kernels.cpu.arrays import copy_row, counting, integers
 from gumtrace.kernels.cpu.chain import chain
 from gumtrace.kernels.cpu.hooks import list_groups, perturb_item, races, trace_item
 from gumtrace.kernels.cpu.jit import jit
@@ -28,7 +29,7 @@ def _trace(geometry, g, nodes, winners, links):
     edges = geometry.edges
     winners[:] = -1
     steps = nodes - geometry.components
-    root = np.arange(nodes).astype(np.int32)
+    root = counting(nodes)
     count = 0
     for key in sort_racing(g):
         if count >= steps:
@@ -57,9 +58,9 @@ def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
     """
     edges, nodes = geometry.edges, geometry.nodes
     never = winners.size
-    above = np.arange(nodes).astype(np.int32)
-    time = np.full(nodes, never, np.int32)
-    size = np.ones(nodes, np.int32)
+    above = counting(nodes)
+    time = integers(nodes, never)
+    size = integers(nodes, 1)
     steps = 0
     while steps < winners.size and 0 <= winners[steps] < edges.shape[1]:  # a trace may come from anywhere
         u, v = edges[0, winners[steps]], edges[1, winners[steps]]
@@ -75,8 +76,8 @@ def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
             size[v] += size[u]
         steps += 1
     total = edges.shape[1]
-    joined = np.empty(total, np.int32)
-    counts = np.zeros(steps + 2, np.int32)
+    joined = integers(total, 0)
+    counts = integers(steps + 2, 0)
     for key in range(total):
         u, v = edges[0, key], edges[1, key]
         if u == v:  # a loop joins nothing and never races
@@ -97,7 +98,8 @@ def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
         offsets[b] = position
         position += counts[b]
     offsets[steps + 1] = position
-    cursor = offsets[: steps + 1].copy()
+    cursor = integers(steps + 1, 0)
+    copy_row(offsets, steps + 1, cursor)
     for b in range(steps):
         if joined[winners[b]] == b:  # else no run gives such a trace, and it must not write out of bounds
             keys[cursor[b]] = winners[b]

@@ -6,10 +6,10 @@ last one all that were not chosen.
 
 import numpy as np
 
+from gumtrace.kernels.cpu.arrays import copy_row
 from gumtrace.kernels.cpu.chain import chain
 from gumtrace.kernels.cpu.hooks import list_groups, trace_item
 from gumtrace.kernels.cpu.order import sort_racing, top_racing
-from gumtrace.kernels.cpu.simd_math import copy_row
 from gumtrace.kernels.geometry import PermutationGeometry, SubsetGeometry
 
 

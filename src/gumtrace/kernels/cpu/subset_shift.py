@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.cpu.jit import jit
-from gumtrace.kernels.cpu.simd_math import exp_row, integer_row
+from gumtrace.kernels.cpu.arrays import integer_row
+from gumtrace.kernels.cpu.jit import ANY_ORDER, jit, kernel
+from gumtrace.kernels.cpu.order import kth_largest
+from gumtrace.kernels.cpu.simd_math import exp_row
 from gumtrace.kernels.cpu.threads import run
 
 EUCLIDEAN, CATEGORICAL, BINARY = range(3)
 KINDS = {"euclidean": EUCLIDEAN, "categorical": CATEGORICAL, "binary": BINARY}
 
-_fast = partial(jit, fastmath={"reassoc", "nsz", "contract"})  # sums over keys in any order, so in SIMD
+_fast = partial(jit, fastmath=ANY_ORDER)  # sums over keys in any order, so in SIMD
 
 
 @_fast
@@ -71,7 +73,7 @@ def _bracket(kind, k, n, gap):
     return gap / 2 - math.log(n - k), gap / 2 + math.log(k)
 
 
-@jit
+@kernel
 def _shift(start, stop, kind, u, k, out):
     """out = u + ν; -inf for keys that do not race, and ±inf for all where there is no root, as k is 0 or too many."""
     keys = u.shape[1]
@@ -89,9 +91,10 @@ def _shift(start, stop, kind, u, k, out):
             for i in range(keys):
                 out[item, i] = np.inf if size > 0 and u[item, i] > -np.inf else -np.inf
             continue
-        halves = np.partition(v[:n], n - size)
-        centre = halves[n - size]
-        low, high = _bracket(kind, size, n, np.float64(centre) - np.float64(np.max(halves[: n - size])))
+        for i in range(n):
+            x[i] = v[i]
+        centre, below = kth_largest(x, n, size)
+        low, high = _bracket(kind, size, n, np.float64(centre) - np.float64(below))
         for i in range(n):
             v[i] -= centre
         _cold_limit(v, n, size, limit)

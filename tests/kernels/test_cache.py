@@ -1,0 +1,142 @@
+"""Compiled kernels on disk: found again, shared, never stale, and not compiled twice at once."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gumtrace.kernels.cpu import cache, formula, order
+from gumtrace.kernels.cpu.jit import kernel
+
+SORT = """
+import numpy as np
+from gumtrace.kernels.cpu import order
+from gumtrace.kernels.cpu.jit import kernel
+sort = kernel(order.sort_racing.py_func)
+assert sort(np.array([1, 3, 2], np.float32)).tolist() == [1, 2, 0]
+print(sum(sort.stats.cache_misses.values()))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(cache, "HERE", tmp_path / "package")
+    monkeypatch.setattr(cache, "_announced", set())
+    return tmp_path / cache.NAME
+
+
+def sort(misses):
+    """Sort with a kernel that is new to this process; `misses`: whether it has to be compiled."""
+    compiled = kernel(order.sort_racing.py_func)
+    assert compiled(np.array([1, 3, 2], np.float32)).tolist() == [1, 2, 0]
+    assert sum(compiled.stats.cache_misses.values()) == misses
+
+
+def start(code, folder, *options, **environment):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), cache.VARIABLE: str(folder), **environment}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, *options, "-c", code], stdout=pipe, stderr=pipe, text=True, env=environment
+    )
+
+
+def test_a_kernel_is_compiled_once(folder, capfd):
+    sort(misses=1)
+    assert len(list(folder.glob("order.sort_racing-*.kernel"))) == 1
+    assert not list(folder.glob("*.part"))
+    sort(misses=0)
+    line = "gumtrace: compiling kernels for order, a few seconds at first use (kept in %s)\n"
+    assert capfd.readouterr().err == line % folder.parent
+
+
+@pytest.mark.slow
+def test_of_several_processes_one_compiles(tmp_path):
+    processes = [start(SORT, tmp_path) for _ in range(3)]
+    answers = [process.communicate() for process in processes]
+    assert sorted(int(out) for out, _ in answers) == [0, 0, 1]
+    assert sum("gumtrace: compiling kernels" in err for _, err in answers) == 1
+
+
+@pytest.mark.slow
+def test_silent_if_warnings_are_off(tmp_path):
+    out, err = start(SORT, tmp_path, "-W", "ignore").communicate()
+    assert (out, err) == ("1\n", "")
+
+
+def test_a_cache_that_cannot_be_written_is_read(folder, monkeypatch, capfd):
+    """As another user's: root's, from when an image was built."""
+    sort(misses=1)
+    capfd.readouterr()
+    monkeypatch.setattr(cache.os, "access", lambda path, mode: False)
+    sort(misses=0)
+    assert capfd.readouterr().err == ""
+
+
+def test_where_nothing_can_be_written_it_is_said(folder, monkeypatch, capfd):
+    monkeypatch.setattr(cache.os, "access", lambda path, mode: False)
+    sort(misses=1)
+    assert f"not kept: set {cache.VARIABLE} to a folder that can be written" in capfd.readouterr().err
+    assert not list(folder.glob("*"))
+
+
+def test_folders_in_order(folder, monkeypatch):
+    monkeypatch.setattr(cache, "_users", lambda: Path("users"))
+    assert [path.parent for path in cache.folders()] == [
+        folder.parent,
+        cache.HERE / "__pycache__",
+        Path("users"),
+    ]
+    monkeypatch.delenv(cache.VARIABLE)
+    assert cache.folders()[0].parent == cache.HERE / "__pycache__"
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: data[:99] + b"?" + data[100:], lambda data: b""]
+)
+def test_a_damaged_file_is_compiled_again(folder, damage):
+    sort(misses=1)
+    (path,) = folder.glob("*.kernel")
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    sort(misses=1)
+    sort(misses=0)
+
+
+def test_a_link_is_not_written_through(folder, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    sort(misses=1)
+    (path,) = folder.glob("*.kernel")
+    path.unlink()
+    path.with_name(f"{path.name}.part").symlink_to(precious)
+    sort(misses=1)
+    assert precious.read_text() == "kept"
+
+
+def test_kernels_of_old_versions_are_removed(folder):
+    for age, name in enumerate(["gumtrace-a", "gumtrace-b", "gumtrace-c", "others"]):
+        path = folder.parent / name
+        path.mkdir()
+        os.utime(path, (1e9 - age, 1e9 - age))
+    sort(misses=1)
+    left = {path.name for path in folder.parent.iterdir()}
+    assert left == {"gumtrace-a", "gumtrace-b", "others", folder.name}
+
+
+def test_compiled_code_is_named_by_all_sources():
+    """Numba alone would keep a function compiled with an old version of what it calls."""
+    names = {path.name for path in cache.SOURCES}
+    assert {"geometry.py", "jit.py", "subset.py", "formula.py", "simd_math.py", "arrays.py"} <= names
+    assert isinstance(formula.log_prob._cache, cache.KernelCache)
+    assert re.fullmatch("gumtrace-[0-9a-f]{16}", cache.NAME)
+
+
+def test_a_part_of_kernels_cannot_be_called_from_python():
+    """It is an error, not a crash: there is no machine code to run."""
+    with pytest.raises(TypeError, match="not callable"):
+        order.sort_racing(np.zeros(3))
