@@ -138,6 +138,26 @@ def _cuda_cell(record: dict | None, field: str) -> str:
     return f"{record[field]:.0f}" if record[field] >= 10 else f"{record[field]:#.2g}"
 
 
+def first_result(results: dict) -> str:
+    """One row for each structure, seconds."""
+    machine = results["machine"]
+    lines = [
+        "Seconds from the end of `import torch` to the first sample, the first TraceREINFORCE step and the first "
+        "relaxed step, float32, with nothing compiled; then to the last of these with everything compiled, and with "
+        "nothing compiled for the slowest of four processes that start at once. By `benchmarks/first_result.py` on "
+        f"{machine['cpu']}, {machine['threads']} threads, {_when(machine)}.",
+        "",
+        "| | sample | step | relaxed step | compiled before | slowest of four |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for record in results["records"]:
+        cold = (record["cold"].get(name) for name in ("sample", "step", "relaxed"))
+        cold = ["" if seconds is None else f"{seconds:.1f}" for seconds in cold]
+        rest = [f"{max(record['warm'].values()):.1f}", f"{record['slowest_of_four']:.1f}"]
+        lines.append(f"| {record['structure']} | " + " | ".join([*cold, *rest]) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def variance(results: dict) -> str:
     """One row for each estimator, two columns for each structure."""
     cells = {(r["estimator"], r["structure"], r["objective"]): r for r in results["records"]}
@@ -178,6 +198,7 @@ TABLES = {
     "speed": lambda: headline(_load("cpu-2core.json"), _load("cuda-h200.json")),
     "bench": lambda: speed(_load("cpu-2core.json")),
     "bench-cuda": lambda: cuda(_load("cuda-h200.json")),
+    "first-result": lambda: first_result(_load("first_result.json")),
     "variance": lambda: variance(_load("variance.json")),
 }
 

@@ -23,6 +23,7 @@ _OWN = {
     "demo": Command("draw one sample of each structure and print its trace", "gumtrace.cli.demo"),
     "explore": Command("step through runs of every structure, on a page in the browser", "gumtrace.cli.explore"),
     "toy": Command("optimise a small problem with every estimator, and compare them", "gumtrace.cli.toy"),
+    "warm-up": Command("compile the kernels ahead of their first use", "gumtrace.cli.warm_up"),
     "bench": Command("measure time and memory of every structure", "gumtrace.cli.bench"),
 }
 

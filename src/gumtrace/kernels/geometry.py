@@ -71,7 +71,7 @@ class SpanningTreeGeometry(NamedTuple):
         return self.nodes
 
 
-class SparseTreeGeometry(NamedTuple):
+class SparseSpanningTreeGeometry(NamedTuple):
     keys: int
     decisions: int
     winner_slots: int
@@ -114,7 +114,7 @@ class BinaryTreeGeometry(NamedTuple):
     default_size = 0
 
 
-class RecursionGeometry(NamedTuple):
+class CustomGeometry(NamedTuple):
     """A user's recursion: links hold the forest of groups, see `cpu.recursion`."""
 
     keys: int
@@ -131,10 +131,10 @@ Geometry = (
     | PermutationGeometry
     | MatchingGeometry
     | SpanningTreeGeometry
-    | SparseTreeGeometry
+    | SparseSpanningTreeGeometry
     | ArborescenceGeometry
     | BinaryTreeGeometry
-    | RecursionGeometry
+    | CustomGeometry
 )
 _CLASSES = Geometry.__args__  # in the order of their codes
 
@@ -156,9 +156,9 @@ def spanning_tree(nodes: int, components: int = 1) -> SpanningTreeGeometry:
     return SpanningTreeGeometry(nodes * nodes, steps, steps, 0, nodes, components)
 
 
-def sparse_tree(nodes: int, components: int, edges: Tensor) -> SparseTreeGeometry:
+def sparse_tree(nodes: int, components: int, edges: Tensor) -> SparseSpanningTreeGeometry:
     steps = max(nodes - components, 0)
-    return SparseTreeGeometry(edges.shape[1], steps, steps, 0, nodes, components, edges)
+    return SparseSpanningTreeGeometry(edges.shape[1], steps, steps, 0, nodes, components, edges)
 
 
 def arborescence(nodes: int, root: int = 0) -> ArborescenceGeometry:
@@ -171,14 +171,14 @@ def binary_tree(tokens: int) -> BinaryTreeGeometry:
     return BinaryTreeGeometry(tokens, tokens, 0, tokens)
 
 
-def recursion(keys: int, decisions: int = 0, groups: int = 0) -> RecursionGeometry:
+def recursion(keys: int, decisions: int = 0, groups: int = 0) -> CustomGeometry:
     """For traces of at most so many decisions and groups."""
-    return RecursionGeometry(keys, decisions, decisions, keys + 2 * groups)
+    return CustomGeometry(keys, decisions, decisions, keys + 2 * groups)
 
 
 def flatten_geometry(geometry: Geometry) -> tuple[list[int], Tensor | None]:
     """Numbers and edges, as operators of torch take them."""
-    if isinstance(geometry, SparseTreeGeometry):
+    if isinstance(geometry, SparseSpanningTreeGeometry):
         return [geometry.code, *geometry[:-1]], geometry.edges
     return [geometry.code, *geometry], None
 

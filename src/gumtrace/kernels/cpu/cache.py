@@ -142,7 +142,7 @@ class KernelCache:
     def _announce(self, doing: str, signature: Any) -> None:
         """A line on stderr, once for each structure, unless warnings are off."""
         geometries = [kind.instance_class.__name__ for kind in signature if hasattr(kind, "instance_class")]
-        what = geometries[0].removesuffix("Geometry") if geometries else self.name.partition(".")[0]
+        what = geometries[0].removesuffix("Geometry") if geometries else "relaxations"
         if what in _announced or _silenced():
             return
         _announced.add(what)

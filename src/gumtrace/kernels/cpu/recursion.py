@@ -3,20 +3,20 @@ decision of each group."""
 
 from gumtrace.kernels.cpu.arrays import copy_row, integers
 from gumtrace.kernels.cpu.hooks import group_capacity, is_ordered, list_groups
-from gumtrace.kernels.geometry import RecursionGeometry
+from gumtrace.kernels.geometry import CustomGeometry
 
 
-@group_capacity.of(RecursionGeometry)
+@group_capacity.of(CustomGeometry)
 def _group_capacity(geometry, links):
     return (links.shape[1] - geometry.keys) // 2
 
 
-@is_ordered.of(RecursionGeometry)
+@is_ordered.of(CustomGeometry)
 def _is_ordered(geometry):
     return False
 
 
-@list_groups.of(RecursionGeometry)
+@list_groups.of(CustomGeometry)
 def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
     """Anyone can write into a trace, so numbers that are no group or decision count as none: nothing is indexed by
     them."""

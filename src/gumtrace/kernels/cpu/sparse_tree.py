@@ -8,15 +8,15 @@ from gumtrace.kernels.cpu.hooks import list_groups, perturb_item, races, trace_i
 from gumtrace.kernels.cpu.jit import jit
 from gumtrace.kernels.cpu.order import sort_racing
 from gumtrace.kernels.cpu.simd_math import perturb_row
-from gumtrace.kernels.geometry import SparseTreeGeometry
+from gumtrace.kernels.geometry import SparseSpanningTreeGeometry
 
 
-@races.of(SparseTreeGeometry)
+@races.of(SparseSpanningTreeGeometry)
 def _races(geometry, key):
     return geometry.edges[0, key] != geometry.edges[1, key]
 
 
-@perturb_item.of(SparseTreeGeometry)
+@perturb_item.of(SparseSpanningTreeGeometry)
 def _perturb_item(geometry, logits, seed, item, g, spare, scratch):
     perturb_row(logits, seed, item * geometry.keys, g, spare, scratch)
     for k in range(geometry.keys):
@@ -24,7 +24,7 @@ def _perturb_item(geometry, logits, seed, item, g, spare, scratch):
             g[k] = -np.inf
 
 
-@trace_item.of(SparseTreeGeometry)
+@trace_item.of(SparseSpanningTreeGeometry)
 def _trace(geometry, g, nodes, winners, links):
     edges = geometry.edges
     winners[:] = -1
@@ -50,7 +50,7 @@ def _find(root, v):
     return v
 
 
-@list_groups.of(SparseTreeGeometry)
+@list_groups.of(SparseSpanningTreeGeometry)
 def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
     """Union by size without compression keeps the time of each link, and two nodes join at the last link between them.
 

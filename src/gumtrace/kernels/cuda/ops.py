@@ -26,10 +26,10 @@ from gumtrace.kernels.geometry import (
     SOME_IDLE,
     ArborescenceGeometry,
     BinaryTreeGeometry,
+    CustomGeometry,
     Geometry,
     MatchingGeometry,
     PermutationGeometry,
-    RecursionGeometry,
     SpanningTreeGeometry,
     SubsetGeometry,
 )
@@ -78,7 +78,7 @@ def check_logits(geometry: Geometry, logits: Tensor) -> Tensor:
 
 
 def perturb(geometry: Geometry, logits: Tensor, items: int, seed: Tensor) -> Tensor:
-    if type(geometry) not in (*STRUCTURES, RecursionGeometry):  # which keys race is not known here
+    if type(geometry) not in (*STRUCTURES, CustomGeometry):  # which keys race is not known here
         return cpu.perturb(geometry, logits, items, seed)
     g = _new_keys(geometry, logits, items)
     if g.numel() > 0:

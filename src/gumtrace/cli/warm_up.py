@@ -1,0 +1,81 @@
+"""`gumtrace warm-up`: compile the kernels of structures ahead of their first use."""
+
+import argparse
+import sys
+import time
+
+import torch
+from torch import Tensor
+
+import gumtrace as gt
+from gumtrace.benchmark.cases import STRUCTURES, Case, prepare
+from gumtrace.recursions import MaximalIndependentSet
+from gumtrace.relaxations import has_relaxation, relax
+from gumtrace.structures.base import Structure
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}  # half types are computed in float32
+CUSTOM = "Custom"
+SOFT = "Permutation"  # has a relaxation as a matrix only
+NAMES = (*STRUCTURES, CUSTOM)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "structures", nargs="*", type=_name, metavar="STRUCTURE", help=f"any of {', '.join(NAMES)} (default: all)"
+    )
+    parser.add_argument(
+        "--dtype", nargs="+", choices=DTYPES, default=list(DTYPES), help="of the logits (default: both)"
+    )
+
+
+def _name(text: str) -> str:
+    if text not in NAMES:
+        raise argparse.ArgumentTypeError(f"unknown structure {text!r}: choose from {', '.join(NAMES)}")
+    return text
+
+
+def run(args: argparse.Namespace) -> int:
+    from gumtrace.kernels.cpu.cache import VARIABLE, writable_folder
+
+    folder = writable_folder()
+    if folder is None:
+        print(f"gumtrace: no folder can be written; set {VARIABLE} to one that can", file=sys.stderr)
+        return 1
+    start = time.monotonic()
+    pairs = [(name, dtype) for name in args.structures or NAMES for dtype in args.dtype]
+    for place, (name, dtype) in enumerate(pairs, 1):
+        print(f"[{place}/{len(pairs)}] {name} {dtype}", flush=True)
+        use(make(name, DTYPES[dtype]))
+    print(f"{time.monotonic() - start:.0f} s; the kernels are in {folder.parent}")
+    return 0
+
+
+def make(name: str, dtype: torch.dtype) -> Structure:
+    """A small batch of a structure, whose logits require a gradient."""
+    if name == CUSTOM:
+        logits = torch.zeros(2, 3, dtype=dtype, requires_grad=True)
+        return gt.Custom(logits, MaximalIndependentSet(torch.ones(3, 3) > 0))
+    instance = prepare(Case(name, STRUCTURES[name].tiny), 2, dtype=dtype)
+    logits = instance.logits.requires_grad_()
+    return gt.Permutation(logits, matrix=True) if name == SOFT else instance.make(logits)
+
+
+def use(dist: Structure) -> None:
+    """Everything that has a kernel: samples, log-probabilities, noise given the trace, soft values, and two
+    derivatives of each, which control variates need."""
+    trace = dist.sample_trace()
+    _ = trace.value
+    _differentiate(dist.trace_log_prob(trace), dist.logits)
+    noise = dist.perturb()
+    dist.trace(noise.detach())
+    _differentiate(dist.conditional(trace), dist.logits)
+    for kind in dist.relaxations if has_relaxation(dist) else ():
+        _differentiate(relax(dist, dist.perturb(), 1.0, kind), dist.logits)
+
+
+def _differentiate(x: Tensor, logits: Tensor) -> None:
+    x = torch.where(x.isfinite(), x, 0.0).sum()
+    (first,) = torch.autograd.grad(x, logits, retain_graph=True)
+    (again,) = torch.autograd.grad(x, logits, create_graph=True)
+    if again.requires_grad:
+        torch.autograd.grad((again * first).sum(), logits, retain_graph=True)
