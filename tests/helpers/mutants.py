@@ -59,14 +59,14 @@ FAULTS = {  # name: (file, what is there, the fault)
     ),
     "sums that skip the first group": (
         f"{CPU}/incidence.py",
-        "    for g in range(groups - 1, -1, -1):\n        s.d_val[decision[g]] += sums[g]",
-        "    for g in range(groups - 1, 0, -1):\n        s.d_val[decision[g]] += sums[g]",
+        "    for g in range(groups - 1, -1, -1):\n        d_val[decision[g]] += sums[g]",
+        "    for g in range(groups - 1, 0, -1):\n        d_val[decision[g]] += sums[g]",
     ),
     # the formula
     "a winner's gradient of the wrong sign": (
         f"{CPU}/formula.py",
-        "out[j, winner] += grad[i]",
-        "out[j, winner] -= grad[i]",
+        "out[j, won[b]] += grad[i]",
+        "out[j, won[b]] -= grad[i]",
     ),
     "a loser level with its winner": (
         f"{CPU}/conditional.py",
@@ -75,8 +75,8 @@ FAULTS = {  # name: (file, what is there, the fault)
     ),
     "fresh noise of the inverse rate": (
         f"{CPU}/conditional.py",
-        "fresh = row[i] - x[s.keys[i]]",
-        "fresh = row[i] + x[s.keys[i]]",
+        "fresh = row[i] - x[keys[i]]",
+        "fresh = row[i] + x[keys[i]]",
     ),
     "minima of the wrong rate": (f"{CPU}/conditional.py", "z[i, b] = noise[b] - totals[i, b]", "z[i, b] = noise[b]"),
     "a share of the minima too much": (
