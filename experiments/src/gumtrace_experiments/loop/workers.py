@@ -1,5 +1,6 @@
 """Several processes, started by torchrun, that share out the shards of each batch: lightning-fabric connects them."""
 
+import atexit
 import os
 from typing import Any
 
@@ -22,6 +23,8 @@ class Workers:
         fabric = Fabric(accelerator=device.type, devices=local, num_nodes=self.world // local, strategy="ddp")
         fabric.launch()
         self._fabric, self.device = fabric, fabric.device
+        # Fabric does so for NCCL alone. Otherwise threads of Gloo run while Python ends, and may abort the process.
+        atexit.register(_disconnect)
 
     @property
     def is_main(self) -> bool:
@@ -44,3 +47,8 @@ class Workers:
     def wait(self) -> None:
         if self.world > 1:
             self._fabric.barrier()
+
+
+def _disconnect() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
