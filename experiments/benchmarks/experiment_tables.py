@@ -4,6 +4,7 @@ them into the lab notes."""
 import json
 from pathlib import Path
 
+from gumtrace.estimators import ESTIMATORS
 from gumtrace_experiments import find
 from gumtrace_experiments.commands.table import with_tables as with_one
 from gumtrace_experiments.report.groups import choices
@@ -26,7 +27,6 @@ DEPTHS = {
     "told": "along true trees",
 }
 ORIGINAL = ("accuracy", "precision", "recall")
-TEMPERED = {"StochasticSoftmax", "StraightThrough", "GumbelRao", "REBAR"}  # the others do not read a temperature
 
 
 def experiments() -> str:
@@ -73,7 +73,8 @@ def tuning(name: str) -> str:
     ]
     for training, estimator in kinds:
         same = [r for r in tried if (r.config.get("training", ""), r.config["estimator"]) == (training, estimator)]
-        alike = {"iterations", "evaluate_every"} | ({"temperature"} if estimator not in TEMPERED else set())
+        unused = {"temperature"} - ESTIMATORS[estimator].settings().keys()
+        alike = {"iterations", "evaluate_every"} | unused
         settings = {canonical({key: x for key, x in r.setting.items() if key not in alike}) for r in same}
         most = max(max(r.curve[ITERATION], default=0) for r in same)
         cells = [family(estimator), *[training] * protocols, str(len(settings)), str(len(same)), f"{most:,}"]
@@ -132,7 +133,7 @@ def updates(results: dict) -> str:
         title = ", ".join([SUMMARY[name][0], *filter(None, [settings.get("training")])])
         config = find(name).config_type(estimator=estimator, **settings)
         about = [family(estimator), *([f"K = {config.k}"] if config.k > 1 else [])]
-        if estimator == "REBAR" and config.learn_temperature:
+        if config.learns_temperature:
             about.append("temperature learned")
         times = [
             f"{alone['ms']:#.3g}",

@@ -1,6 +1,7 @@
 """What a run is. Two runs with equal configs, on equal machines and versions, give equal metrics."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -16,7 +17,7 @@ else:
 class Config:
     """What every experiment has; each adds its own."""
 
-    known: ClassVar[tuple[str, ...]] = tuple(ESTIMATORS)  # names that `estimator` may have
+    estimators: ClassVar[Mapping[str, type[Estimator]]] = ESTIMATORS  # that `estimator` may name
 
     seed: int = 0
     """Random seed: initial weights, data order, all noise."""
@@ -57,8 +58,8 @@ class Config:
     """Parts of a batch, each with its own noise and batch statistics; with several processes they are distributed."""
 
     def __post_init__(self):
-        if self.estimator not in self.known:
-            raise ValueError(f"no estimator {self.estimator!r}; there are {', '.join(self.known)}")
+        if self.estimator not in self.estimators:
+            raise ValueError(f"unknown estimator {self.estimator!r}: choose from {', '.join(self.estimators)}")
         if self.samples < 0:
             raise ValueError(f"samples must be at least 1, or 0 for the estimator's own, got {self.samples}")
         for name in ("calls", "draws", "extra", "iterations", "evaluate_every", "starts", "start_iterations", "shards"):
@@ -88,8 +89,13 @@ class Config:
 
     @property
     def estimator_type(self) -> type[Estimator]:
-        """The class of that name; the base class for names that an experiment adds."""
-        return ESTIMATORS.get(self.estimator, Estimator)
+        """The class of that name."""
+        return self.estimators[self.estimator]
+
+    @property
+    def learns_temperature(self) -> bool:
+        """Whether the temperature is a parameter of the estimator, and the one given here its initial value."""
+        return self.learn_temperature and "learn_temperature" in self.estimator_type.settings()
 
     @property
     def k(self) -> int:

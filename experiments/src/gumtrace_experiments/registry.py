@@ -38,7 +38,7 @@ def find(reference: str) -> type[Experiment]:
         return _registered[reference]
     if reference not in (installed := _installed()):
         known = ", ".join(names())
-        raise ValueError(f"no experiment {reference!r}; there are {known}, and any class given as module:Class")
+        raise ValueError(f"unknown experiment {reference!r}: choose from {known}, or name a class as module:Class")
     experiment = _checked(_load(installed[reference]), installed[reference])
     if experiment.name != reference:
         raise ValueError(f"{installed[reference]} is installed as {reference!r}, but its name is {experiment.name!r}")

@@ -8,6 +8,7 @@ import quadratic
 from fake_runs import write_run
 from quadratic import Quadratic, QuadraticConfig
 
+from gumtrace_experiments import names
 from gumtrace_experiments.commands import main
 from gumtrace_experiments.loop.data import SharedData
 from gumtrace_experiments.loop.training import train
@@ -49,13 +50,13 @@ def test_a_run_that_was_never_evaluated_is_left_out(capsys):
     ("argv", "message"),
     [
         (["quadratic", "nowhere"], "no run of quadratic in nowhere"),
-        (["quadratc"], "no run in quadratc; experiments are graph-layout, listops, treebank, quadratic"),
+        (["quadratc"], "no run in quadratc; experiments are {names}"),
         (["quadratic", "--device", "nowhere"], "device 'nowhere' cannot be used"),
     ],
 )
 def test_what_is_refused(argv, message, capsys):
     assert main(["evaluate", *argv]) == 2
-    assert capsys.readouterr().err.startswith(f"gumtrace evaluate: {message}")
+    assert capsys.readouterr().err.startswith(f"gumtrace evaluate: {message.format(names=', '.join(names()))}")
 
 
 def test_runs_of_equal_data_settings_share_them(capsys, monkeypatch):

@@ -38,7 +38,7 @@ def test_a_folder_without_a_config_is_refused(run, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"estimator": "REINFORCE"}, "no estimator 'REINFORCE'; there are NoiseREINFORCE"),
+        ({"estimator": "REINFORCE"}, "unknown estimator 'REINFORCE': choose from NoiseREINFORCE"),
         ({"samples": 256}, "TraceREINFORCE with 256 samples makes 256 calls for one item: more than the 128"),
         ({"estimator": "REBAR", "calls": 2}, "REBAR with 1 samples makes 3 calls for one item"),
         ({"learn_temperature": False}, "learn_temperature is REBAR's: TraceREINFORCE learns none"),
@@ -73,7 +73,7 @@ def test_what_graph_layout_refuses(settings, message):
     ("settings", "message"),
     [
         ({"train_size": 3}, "a batch has 4 items, and the training set only 3"),
-        ({"estimator": "SurrogateREINFORCE", "shards": 2}, "SurrogateREINFORCE .* takes no shards"),
+        ({"estimator": "SurrogateREINFORCE", "shards": 2}, "SurrogateREINFORCE .* shards must be 1"),
     ],
 )
 def test_what_cannot_be_trained(settings, message, run):

@@ -5,12 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import ClassVar
 
 import one_file
 import pytest
 
+from gumtrace.estimators import ESTIMATORS, TraceREINFORCE
 from gumtrace_experiments import Config, Experiment, evaluate, find, names, register, registry, restore, train
 from gumtrace_experiments.commands import main
 from gumtrace_experiments.loop import side_by_side
@@ -157,6 +160,41 @@ def test_pictures_and_files_are_optional(capsys):
     assert "is a run of mine, not of listops" in capsys.readouterr().err
 
 
+class Mean(TraceREINFORCE):
+    """Somebody's own estimator."""
+
+    label = "Mean"
+    unbiased = False
+
+
+@dataclass(frozen=True)
+class OwnEstimator(Config):
+    estimators: ClassVar = {**ESTIMATORS, "Mean": Mean}
+    estimator: str = "Mean"
+
+
+class WithEstimator(one_file.Mine):
+    name = "with-estimator"
+    config_type = OwnEstimator
+
+
+def test_an_estimator_of_ones_own(capsys):
+    """By its name on the command line, beside those of the library; tables do not call it unbiased."""
+    mine = f"{__name__}:WithEstimator"
+    assert main(["train", mine, *SHORT]) == 0
+    assert main(["train", mine, *SHORT, "--estimator", "StochasticSoftmax"]) == 0
+    assert type(restore(next(Path("runs").glob("*/Mean*/seed-0")), experiment=WithEstimator).estimator) is Mean
+    capsys.readouterr()
+    assert main(["table", mine]) == 0
+    table = printed(capsys)
+    assert "SST" in table
+    assert "Mean (K = 4)" in table
+    assert "Mean (K = 4) †" not in table
+    with pytest.raises(SystemExit):
+        main(["train", mine, "--estimator", "Median"])
+    assert "unknown estimator 'Median': choose from" in capsys.readouterr().err
+
+
 class Unfinished(Experiment):
     name = "unfinished"
 
@@ -172,7 +210,7 @@ class Slash(one_file.Mine):
 @pytest.mark.parametrize(
     ("reference", "problem"),
     [
-        ("nothing", "no experiment 'nothing'; there are graph-layout, listops, treebank, and any class given as"),
+        ("nothing", f"unknown experiment 'nothing': choose from {', '.join(registry._OWN)}, or name a class as"),
         ("no.module:Mine", "no.module:Mine: there is no module 'no'"),
         ("one_file:Yours", "one_file:Yours: one_file has no Yours"),
         ("one_file:Config", "one_file:Config is not a subclass of gumtrace_experiments.Experiment"),
@@ -199,7 +237,7 @@ def test_an_error_in_the_module_is_not_hidden(tmp_path):
 def test_entry_points(installed):
     """One of ours cannot be replaced, and names must agree."""
     installed(listops=MINE, yours=MINE)
-    assert set(names()) == {"graph-layout", "listops", "treebank", "yours"}
+    assert set(names()) == {*registry._OWN, "yours"}
     assert find("listops").__module__ == "gumtrace_experiments.listops.experiment"
     with pytest.raises(ValueError, match="one_file:Mine is installed as 'yours', but its name is 'mine'"):
         find("yours")

@@ -9,10 +9,10 @@ from fake_runs import write_run
 from few_runs import MARKDOWN, several
 
 from gumtrace_experiments import find
+from gumtrace_experiments.columns import Spread
 from gumtrace_experiments.commands import main
 from gumtrace_experiments.graph_layout.paper import GRADIENT_STD, RESULTS
 from gumtrace_experiments.report.groups import choices, spread
-from gumtrace_experiments.report.layout import Spread
 from gumtrace_experiments.report.names import family, title
 from gumtrace_experiments.report.records import collect
 from gumtrace_experiments.report.rendering import markdown, plain

@@ -51,7 +51,7 @@ def refused(words, file, reason, capsys):
 
 EVALUATED = {
     "a field that is not known": (CONFIG, lambda: configure(momentum=0.9), "'momentum'"),
-    "a value that is refused": (CONFIG, lambda: configure(estimator="Old"), "no estimator 'Old'"),
+    "a value that is refused": (CONFIG, lambda: configure(estimator="Old"), "unknown estimator 'Old'"),
     "a value of another type": (CONFIG, lambda: configure(calls="many"), "calls should be int, and is 'many'"),
     "no config": (
         CONFIG,

@@ -126,7 +126,10 @@ def test_a_batch_has_as_many_sentences_whatever_the_estimator():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"estimator": "CRF"}, "no estimator 'CRF'; there are NoiseREINFORCE, .*, TraceLikelihood, MatrixTreeCRF"),
+        (
+            {"estimator": "CRF"},
+            "unknown estimator 'CRF': choose from Noise.*, TraceLikelihood, MatrixTreeCRF",
+        ),
         ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1"),
         ({"word_dropout": -0.1}, "word_dropout must be at least 0 and less than 1, got -0.1"),
         ({"layers": 0}, "layers must be at least 1, got 0"),
@@ -141,7 +144,7 @@ def test_settings_that_make_no_sense(wrong, message):
 
 
 def test_likelihoods_belong_to_this_experiment_alone():
-    with pytest.raises(ValueError, match="no estimator 'MatrixTreeCRF'"):
+    with pytest.raises(ValueError, match="unknown estimator 'MatrixTreeCRF'"):
         find("listops").config_type(estimator="MatrixTreeCRF")
 
 

@@ -12,13 +12,13 @@ from gumtrace.diagnostics.gradients import gradients
 from gumtrace.divergences import noise_kl
 from gumtrace.estimators import MLPSurrogate
 from gumtrace.structures.spanning_tree import SpanningTree
+from gumtrace_experiments.columns import Report
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.estimators import build_estimator, suggest_estimator
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.graph_layout.data import Layouts, Split, load
 from gumtrace_experiments.graph_layout.encoder import Encoder
 from gumtrace_experiments.graph_layout.fused_decoder import FusedDecoder
-from gumtrace_experiments.report.layout import Report
 
 VARIANCE = 5e-5  # of a coordinate, given the one predicted
 CHUNK = 1000  # items evaluated at once
@@ -160,8 +160,8 @@ class GraphLayout(Experiment):
             unrolled = self.config.training == "unrolled"
         few = unrolled or len(structure) < SHARED
         hard = few and (not self.estimator.differentiates or not torch.is_grad_enabled())
-        rebar = self.config.estimator == "REBAR" and self.config.learn_temperature
-        twice = rebar and torch.is_grad_enabled()  # its variance has the objective's slope
+        # The gradient of a temperature is that of a variance in which the objective's slope occurs.
+        twice = self.config.learns_temperature and torch.is_grad_enabled()
         if unrolled:
             steps = positions.shape[1] - 1
             predicted = self.decoder.unroll(positions[:, 0], structure, steps, hard=hard, twice=twice)

@@ -11,8 +11,9 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from gumtrace.diagnostics.gradients import gradients
-from gumtrace.estimators import RELAX, MLPSurrogate, SurrogateREINFORCE
+from gumtrace.estimators import MLPSurrogate
 from gumtrace.structures.arborescence import Arborescence
+from gumtrace_experiments.columns import Report
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.estimators import build_estimator, suggest_estimator
 from gumtrace_experiments.experiment import Experiment
@@ -20,7 +21,6 @@ from gumtrace_experiments.listops.data import ListOps, Split, load, read, read_f
 from gumtrace_experiments.listops.expressions import CLOSE, PADDING, VOCABULARY
 from gumtrace_experiments.listops.model import ANSWERS, Classifier, Critic, Encoder, Masks
 from gumtrace_experiments.listops.sampling import SAMPLED, shortest
-from gumtrace_experiments.report.layout import Report
 
 SHORTEST = 10  # tokens
 CHUNK = 1000  # items evaluated at once
@@ -177,15 +177,15 @@ class ListOpsExperiment(Experiment):
     def answer(self, batch: Split, structure: Tensor, masks: Masks | None = None) -> Tensor:
         """Logits of the answers. Structures whose gradient is asked for are relaxed, or have to pass for it."""
         hard = not structure.requires_grad
-        names = {} if hard or self.config.estimator != "REBAR" else dict(self.classifier.named_parameters())
-        still = {name: p.detach() for name, p in names.items()}  # REBAR has it learn from hard structures alone
-        return functional_call(self.classifier, still, (batch.tokens, structure), {"hard": hard, "masks": masks})
+        control = self.estimator.unbiased and not hard  # a control variate, from which the classifier must not learn
+        fixed = {name: p.detach() for name, p in self.classifier.named_parameters()} if control else {}
+        return functional_call(self.classifier, fixed, (batch.tokens, structure), {"hard": hard, "masks": masks})
 
     def context(self, batch: Split, generator: torch.Generator) -> Tensor | None:
-        """What RELAX's critic and the surrogate see of the tokens."""
-        if isinstance(self.estimator, RELAX):
-            return self.estimator.critic.read(batch.tokens, batch.lengths, generator)  # type: ignore[operator]
-        if isinstance(self.estimator, SurrogateREINFORCE):
+        """What a critic or a surrogate sees of the tokens."""
+        if (critic := getattr(self.estimator, "critic", None)) is not None:
+            return critic.read(batch.tokens, batch.lengths, generator)
+        if hasattr(self.estimator, "surrogate"):
             return F.one_hot(batch.tokens, len(VOCABULARY)).flatten(1).float()
         return None
 

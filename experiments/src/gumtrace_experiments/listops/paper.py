@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gumtrace_experiments.report.layout import Block, Column, PaperRow, Report, Spread
+from gumtrace_experiments.columns import Block, Column, PaperRow, Report, Spread
 
 # The paper's data, budget, sizes and dropout: runs with others are not comparable, and get a table of their own.
 _USUAL = {

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from gumtrace.estimators import SurrogateREINFORCE
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.loop.cuda_graph import Recording
 from gumtrace_experiments.loop.precision import autocast
@@ -188,5 +187,5 @@ def _check(experiment: Experiment) -> None:
     config = experiment.config
     if config.items > experiment.items:
         raise ValueError(f"a batch has {config.items} items, and the training set only {experiment.items}")
-    if isinstance(experiment.estimator, SurrogateREINFORCE) and config.shards > 1:
-        raise ValueError("SurrogateREINFORCE learns from its losses as it goes: it takes no shards")
+    if hasattr(experiment.estimator, "surrogate") and config.shards > 1:
+        raise ValueError(f"{config.estimator} fits its surrogate to the losses of one process: shards must be 1")

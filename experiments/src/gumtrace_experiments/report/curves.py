@@ -9,8 +9,8 @@ import numpy as np
 
 from gumtrace.extras import require
 from gumtrace.plotting.style import INK, PAPER, SERIES, SOFT
+from gumtrace_experiments.columns import Column, Report
 from gumtrace_experiments.report.groups import Choice, Group, choices
-from gumtrace_experiments.report.layout import Column, Report
 from gumtrace_experiments.report.names import family
 from gumtrace_experiments.report.names import place as order
 from gumtrace_experiments.report.records import ITERATION, Record

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gumtrace_experiments.report.layout import Block, Column, Report, Spread
+from gumtrace_experiments.columns import Block, Column, Report, Spread
 from gumtrace_experiments.report.names import place
 from gumtrace_experiments.report.records import Record
 

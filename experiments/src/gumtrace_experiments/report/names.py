@@ -33,8 +33,9 @@ def title(config: dict[str, Any]) -> str:
 
 
 def marked(estimator: str, name: str) -> str:
-    biased = estimator in ESTIMATORS and not ESTIMATORS[estimator].unbiased
-    return name if biased else f"{name} {UNBIASED}"
+    """The name, with a mark if the estimator is known to be unbiased: records do not say it of others."""
+    unbiased = ESTIMATORS[estimator].unbiased if estimator in ESTIMATORS else estimator in _LIKELIHOODS
+    return f"{name} {UNBIASED}" if unbiased else name
 
 
 def place(estimator: str) -> tuple[int, str]:

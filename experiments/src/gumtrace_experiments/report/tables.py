@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from gumtrace_experiments.columns import Block, Column, PaperRow, Report, Spread
 from gumtrace_experiments.report.groups import Choice, choices
-from gumtrace_experiments.report.layout import Block, Column, PaperRow, Report, Spread
 from gumtrace_experiments.report.names import UNBIASED, family, marked, title
 from gumtrace_experiments.report.records import Record
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -11,10 +11,10 @@ from torch import Tensor
 from gumtrace.diagnostics.gradients import gradients
 from gumtrace.estimators import ESTIMATORS, Estimator, MLPSurrogate
 from gumtrace.structures.arborescence import Arborescence
+from gumtrace_experiments.columns import Report
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.estimators import build_estimator, suggest_estimator
 from gumtrace_experiments.experiment import Experiment
-from gumtrace_experiments.report.layout import Report
 from gumtrace_experiments.treebank.data import SYNTHETIC, Split, Treebank, load
 from gumtrace_experiments.treebank.likelihoods import crf_log_likelihood, heaviest, trace_log_likelihood
 from gumtrace_experiments.treebank.model import Critic, Encoder
@@ -30,7 +30,7 @@ else:
 
 @dataclass(frozen=True)
 class TreebankConfig(Config):
-    known = (*ESTIMATORS, *LIKELIHOODS)
+    estimators: ClassVar = {**ESTIMATORS, **dict.fromkeys(LIKELIHOODS, Estimator)}
 
     estimator: Supervision = "TraceLikelihood"
     """Estimator of the expected number of wrong heads, or a likelihood of the true tree, which needs no estimator."""

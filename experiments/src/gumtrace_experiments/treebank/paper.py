@@ -3,7 +3,7 @@ others are compared with."""
 
 from typing import Any
 
-from gumtrace_experiments.report.layout import Block, Column, Report
+from gumtrace_experiments.columns import Block, Column, Report
 from gumtrace_experiments.treebank.data import SYNTHETIC
 
 # Runs with other data, sizes or budgets are not comparable, and get a table of their own.
