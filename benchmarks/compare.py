@@ -63,12 +63,12 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the ratios here too")
     args = parser.parse_args()
-    from gumtrace.benchmark.cases import CASES, NO_CUDA_KERNEL
+    from gumtrace.benchmark.cases import CASES, has_kernel
 
     old, new = (Checkout(folder, args.device) for folder in (args.old, args.new))
     found = {}
     for number, case in enumerate(CASES):
-        if (case.repeat or 99) < args.rounds or (args.device != "cpu" and case.structure == NO_CUDA_KERNEL):
+        if (case.repeat or 99) < args.rounds or not has_kernel(case, args.device):
             continue
         names = old.ask(case=number)
         assert new.ask(case=number) == names

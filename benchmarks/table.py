@@ -32,7 +32,7 @@ CUDA = (  # column, step, field of its record
     ("SST step, host", "sst_step", "ms"),  # the host does not get ahead of it
 )
 STRUCTURES = {
-    "tree": "tree n=10",
+    "spanning-tree": "tree n=10",
     "arborescence": "arborescence n=10",
     "subset": "subset 5 of 50",
     "matching": "matching n=8",

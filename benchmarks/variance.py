@@ -23,7 +23,7 @@ from gumtrace.extras import require
 from gumtrace.toy import SIZES, Problem, problem
 
 RESULTS = Path(__file__).parent / "results" / "variance.json"
-STRUCTURES = ("tree", "arborescence", "subset", "matching")
+STRUCTURES = ("spanning-tree", "arborescence", "subset", "matching")
 OBJECTIVES = {
     "smooth": "log(1 + q), of a random quadratic q = mean (A x - b)² of the entries x: no surrogate contains it",
     "rough": "1 if q is above its median at the start, else 0",

@@ -145,8 +145,8 @@ def temperature() -> Figure:
 
 
 def whole_runs() -> list[Curve]:
-    """What `gumtrace toy tree` draws, with one seed."""
-    p = problem("tree")
+    """What `gumtrace toy spanning-tree` draws, with one seed."""
+    p = problem("spanning-tree")
     return [optimise(p, name, build) for name, build in applicable(p, 8).items()]
 
 

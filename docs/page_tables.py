@@ -150,7 +150,7 @@ def noise(estimators: list[str]) -> str:
     """The recorded standard deviations and biases of one estimator, a row a structure."""
     results = _load("variance")
     found = {(r["estimator"], r["structure"], r["objective"]): r for r in results["records"]}
-    objectives = [o for o in results["objectives"] if any((name, "tree", o) in found for name in estimators)]
+    objectives = [o for o in results["objectives"] if any((name, "spanning-tree", o) in found for name in estimators)]
     rows = [
         [f"{name}, {words}" if len(estimators) > 1 else words]
         + [cell for o in objectives for cell in _spread(found[name, structure, o])]
@@ -204,7 +204,7 @@ SETTING = (
 
 def measure_times() -> dict[str, float]:
     """Seconds by estimator."""
-    p = problem("tree")
+    p = problem("spanning-tree")
     builds = variance.applicable(p, "smooth", variance.Settings(calls=CALLS, extra=EXTRA))
     made = {name: build() for name, build in builds.items()}
     threads = torch.get_num_threads()

@@ -31,7 +31,7 @@ class Explorer(Directive):
     def run(self) -> list[nodes.Node]:
         (structure,) = self.arguments
         if structure not in STORIES:
-            raise self.error(f"no structure {structure!r}; there are {', '.join(STORIES)}")
+            raise self.error(f"unknown structure {structure!r}: choose from {', '.join(STORIES)}")
         deep = self.state.document.settings.env.docname.count("/")
         page = PAGE.format(up=f"{'../' * deep}{FOLDER}/", structure=structure)
         return [nodes.raw("", page, format="html")]

@@ -32,7 +32,7 @@ def table(name: str) -> str:
     found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", "".join(notes), re.DOTALL)
     if found is None:
         known = ", ".join([*benchmarks.TABLES, *experiment_tables.TABLES])
-        raise ValueError(f"no table {name!r}: there are {known}, and those of lab notes")
+        raise ValueError(f"unknown table {name!r}: choose from {known}, or one of the lab notes")
     return found[1]
 
 

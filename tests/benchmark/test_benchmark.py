@@ -59,7 +59,7 @@ def test_the_case_overrules_batch_and_repeat():
 def test_registry():
     assert {case.structure for case in CASES} == set(STRUCTURES)
     assert {case.structure for case in CASES if case.quick} == set(STRUCTURES)
-    with pytest.raises(ValueError, match="no structure 'Forest'"):
+    with pytest.raises(ValueError, match="unknown structure 'Forest'"):
         run_case(Case("Forest", {"n": 3}))
 
 

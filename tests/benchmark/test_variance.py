@@ -38,7 +38,7 @@ def test_every_estimator_is_measured(structure):
 
 def test_objectives():
     """One has a gradient; the other is 0 or 1, as often the one as the other."""
-    p = problem("tree")
+    p = problem("spanning-tree")
     smooth, rough = variance.objectives(p).values()
     x = p.dist.sample((2000,), generator=seeded(1)).requires_grad_()
     assert smooth(x).requires_grad

@@ -212,7 +212,7 @@ def test_the_command(capsys):
     assert "requests, 0 items, 0 failures" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["--only", "nonsense"])
-    assert "no 'nonsense'; there are subset" in capsys.readouterr().err
+    assert "unknown part 'nonsense': choose from subset" in capsys.readouterr().err
     assert main(["--device", "nowhere"]) == 2
 
 

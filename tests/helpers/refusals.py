@@ -6,21 +6,19 @@ import re
 import pytest
 import reference_algorithms as reference
 import torch
-from cases import EDGES
+from cases import EDGES, RAGGED
 
 import gumtrace as gt
 
 NAN, INF = torch.nan, torch.inf
 BATCH, ITEM = (2, 3), (1, 2)  # of batches, the item that is wrong
 HERE = r"\D1, 2\D"  # and how a message names it
-CONSTRUCTORS = {
-    "Subset": (1, lambda x, **more: gt.Subset(x, 1, **more)),
-    "Permutation": (1, gt.Permutation),
-    "Matching": (2, gt.Matching),
-    "SpanningTree": (2, gt.SpanningTree),
-    "Arborescence": (2, gt.Arborescence),
-    "BinaryTree": (1, gt.BinaryTree),
-    "Custom": (1, lambda x, **more: gt.Custom(x, reference.Subset(3, 1), event_dim=1, **more)),
+CONSTRUCTORS = {  # by class: how many dimensions the keys have, and how one is made
+    type(build(torch.zeros([3] * dims))).__name__: (dims, build)
+    for dims, build in (
+        *reversed(RAGGED.values()),  # of two for a class, the first
+        (1, lambda x, **more: gt.Custom(x, reference.Subset(3, 1), event_dim=1, **more)),
+    )
 }
 
 

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 import gumtrace as gt
+from gumtrace.kernels.backends import backend
 from gumtrace.structures.base import Structure
 
 Size = dict[str, int]
 Make = Callable[[Tensor], Structure]
 BATCH = 1024
 CUDA_BATCH = 4096
-NO_CUDA_KERNEL = "SpanningTree.from_edges"  # its CUDA tensors are copied to the CPU and back
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Instance:
 
 def recipe(case: Case) -> Recipe:
     if case.structure not in STRUCTURES:
-        raise ValueError(f"no structure {case.structure!r} in the benchmark; there are {', '.join(STRUCTURES)}")
+        raise ValueError(f"unknown structure {case.structure!r}: choose from {', '.join(STRUCTURES)}")
     return STRUCTURES[case.structure]
 
 
@@ -74,6 +74,14 @@ def prepare(
     batch = case.batch or batch
     logits = torch.randn(*(() if batch is None else (batch,)), *shape, generator=generator, dtype=dtype)
     return Instance(case, logits.to(device), make)
+
+
+def has_kernel(case: Case, device: torch.device | str) -> bool:
+    """Whether kernels for the device serve the structure. Tensors of others are copied to the CPU and back, and times
+    would be those of the copies."""
+    served = getattr(backend(torch.device(device).type), "served", None)  # the CPU's kernels serve all
+    tiny = prepare(case.tiny, None)
+    return served is None or served(tiny.make(tiny.logits)._layout.geometry)
 
 
 def _square(make: Make):

@@ -9,7 +9,7 @@ import torch
 
 from gumtrace import benchmark
 from gumtrace.benchmark import Case, CheckFailed, Record
-from gumtrace.benchmark.cases import BATCH, CUDA_BATCH, NO_CUDA_KERNEL
+from gumtrace.benchmark.cases import BATCH, CUDA_BATCH, has_kernel
 from gumtrace.benchmark.timing import REPEAT
 from gumtrace.cli.arguments import device_problem, positive
 
@@ -66,16 +66,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _wanted(case: Case, args: argparse.Namespace) -> bool:
-    if case.structure == NO_CUDA_KERNEL and torch.device(args.device).type == "cuda":
-        return False
-    return (case.quick or not args.quick) and (args.structures is None or case.structure in args.structures)
+    asked = (case.quick or not args.quick) and (args.structures is None or case.structure in args.structures)
+    return asked and has_kernel(case, args.device)
 
 
 def _structures(text: str) -> list[str]:
     known = {name.lower(): name for name in benchmark.STRUCTURES}
     asked = [name.strip() for name in text.split(",") if name.strip()]
     if strange := [name for name in asked if name.lower() not in known]:
-        raise argparse.ArgumentTypeError(f"no structure {strange[0]!r}; there are {', '.join(benchmark.STRUCTURES)}")
+        raise argparse.ArgumentTypeError(
+            f"unknown structure {strange[0]!r}: choose from {', '.join(benchmark.STRUCTURES)}"
+        )
     if not asked:
         raise argparse.ArgumentTypeError("name at least one structure")
     return [known[name.lower()] for name in asked]

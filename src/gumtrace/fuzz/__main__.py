@@ -54,7 +54,7 @@ def _names(text: str) -> tuple[str, ...]:
     if not names:
         raise argparse.ArgumentTypeError(f"name at least one of {', '.join(ROUND)}")
     if strange := [name for name in names if name not in ROUND]:
-        raise argparse.ArgumentTypeError(f"no {strange[0]!r}; there are {', '.join(ROUND)}")
+        raise argparse.ArgumentTypeError(f"unknown part {strange[0]!r}: choose from {', '.join(ROUND)}")
     return names
 
 

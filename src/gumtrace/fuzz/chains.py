@@ -57,9 +57,6 @@ class Permutation(Chain):
     def draw_small(self, rng):
         return (int(rng.integers(2, 5)),), {"matrix": True} if rng.random() < 0.5 else {}
 
-    def relaxes(self, settings):
-        return bool(settings.get("matrix"))
-
     def sums(self, case, x):
         yield Sum("rows", x.sum(2), case.racing.astype(float))
         yield Sum("columns", x.sum(1), case.racing.astype(float))
@@ -147,9 +144,6 @@ class SpanningTree(Chain):
     def draw_small(self, rng) -> tuple[tuple[int, ...], Settings]:
         return (4, 4), {"components": int(rng.integers(1, 3))}
 
-    def relaxes(self, settings):
-        return settings.get("components", 1) == 1
-
     def sums(self, case, x):
         yield Sum("the other triangle", x, x.transpose(0, 2, 1))
         yield Sum("the sum", x.sum((1, 2)) / 2, case.sizes - 1.0)
@@ -212,9 +206,6 @@ class SparseTree(SpanningTree):
     def draw_small(self, rng):
         edges = torch.tensor([[0, 1, 2, 0, 2, 1], [1, 2, 3, 3, 2, 2]])  # one loop, one parallel edge
         return (6,), {"edge_index": edges, "num_nodes": 4, "components": int(rng.integers(1, 3))}
-
-    def relaxes(self, settings):
-        return False
 
     def dims(self, settings):
         return 1

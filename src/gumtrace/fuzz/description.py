@@ -58,10 +58,6 @@ class Description:
         for index in reversed(range(shape[0] if shape else 0)):
             yield index, tuple(range(-len(shape), 0))
 
-    def relaxes(self, settings: Settings) -> bool:
-        """Whether `gumtrace.relax` takes it."""
-        return True
-
     def sums(self, case: "Case", x: np.ndarray) -> Iterator[Sum]:
         """The sums that the polytope fixes, of soft values (rows, *event)."""
         return iter(())

@@ -2,17 +2,19 @@
 raced, so traces and chains of log-probabilities alone."""
 
 from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from gumtrace.fuzz import numbers
 from gumtrace.fuzz.cases import Case
+from gumtrace.fuzz.description import Settings
 from gumtrace.fuzz.sizes import Rng
 from gumtrace.fuzz.subject import Subject, U, Wrong
 
 LENGTHS = [1000, 5000, 33_000, 40_000]  # radix sorts change at 2^15 keys
-STRUCTURES = ("permutation", "subset", "binary-tree", "sparse-tree")
 
 
 def draw(structure: str, rng: Rng, dtype: torch.dtype, device: str = "cpu") -> Case:
@@ -21,15 +23,9 @@ def draw(structure: str, rng: Rng, dtype: torch.dtype, device: str = "cpu") -> C
     noise = logits + numbers.gumbel(rng, (2, keys)).to(dtype)
     if rng.random() < 0.5:
         noise = (4 * noise).round() / 4
-    settings = {}
-    if structure == "subset":
-        settings = {"k": int(rng.choice([3, 64, 65, keys // 2, keys]))}
-    elif structure == "sparse-tree":
-        nodes = keys // 3
-        ends = np.stack([np.arange(1, nodes), rng.integers(0, np.arange(1, nodes))])
-        ends = np.concatenate([ends, rng.integers(0, nodes, (2, keys - nodes + 1))], 1)
-        settings = {"edge_index": torch.from_numpy(ends), "num_nodes": nodes}
-    return Case(structure, logits, noise, settings, seed=int(rng.integers(2**31)), device=device)
+    return Case(
+        structure, logits, noise, LONG[structure].settings(rng, keys), seed=int(rng.integers(2**31)), device=device
+    )
 
 
 def long(case: Case, tally: Counter) -> None:
@@ -45,23 +41,35 @@ def long(case: Case, tally: Counter) -> None:
 def _checked(s: Subject) -> None:
     g = s.rows(s.case.noise)
     order = np.where(s.racing, -g, np.inf).argsort(1, kind="stable")
-    show = (*s.shown, "print(trace.winners)")
-    if s.case.structure == "binary-tree":
-        s.same("long trace", s.rows(s.trace.value), np.stack([_parents(row) for row in g]), show)
-    elif s.case.structure == "sparse-tree":
-        s.same("long trace", s.winners(s.trace), np.stack([_kruskal(s.case, row) for row in order]), show)
-    else:
-        chosen = order[:, : s.winners(s.trace).shape[1]]
-        s.same("long trace", s.winners(s.trace), chosen, show)
-        x = np.take_along_axis(s.x, order, 1)
-        totals = np.logaddexp.accumulate(x[:, ::-1], 1)[:, ::-1]  # log Λ of all that are left
-        count = chosen.shape[1]
-        expected = (x - totals)[:, :count].sum(1)
-        off = s.eps * (4 + s.spread + 2 * np.sqrt(s.keys)) * count + 2 * s.eps * np.abs(expected)
-        tolerance = off + U * s.keys * count  # sums are taken one after the other here
-        ours = s.each(s.d.trace_log_prob(s.trace))
-        s.compare("long log-prob", ours, expected, tolerance, (*s.shown, "print(d.trace_log_prob(trace))"))
+    LONG[s.case.structure].check(s, g, order)
     _drawn(s)
+
+
+def _same_winners(s: Subject, winners: np.ndarray) -> None:
+    s.same("long trace", s.winners(s.trace), winners, (*s.shown, "print(trace.winners)"))
+
+
+def _check_chain(s: Subject, g: np.ndarray, order: np.ndarray) -> None:
+    """The first keys in order win, and the log-probability is that of a chain."""
+    chosen = order[:, : s.winners(s.trace).shape[1]]
+    _same_winners(s, chosen)
+    x = np.take_along_axis(s.x, order, 1)
+    totals = np.logaddexp.accumulate(x[:, ::-1], 1)[:, ::-1]  # log Λ of all that are left
+    count = chosen.shape[1]
+    expected = (x - totals)[:, :count].sum(1)
+    off = s.eps * (4 + s.spread + 2 * np.sqrt(s.keys)) * count + 2 * s.eps * np.abs(expected)
+    tolerance = off + U * s.keys * count  # sums are taken one after the other here
+    ours = s.each(s.d.trace_log_prob(s.trace))
+    s.compare("long log-prob", ours, expected, tolerance, (*s.shown, "print(d.trace_log_prob(trace))"))
+
+
+def _check_parents(s: Subject, g: np.ndarray, order: np.ndarray) -> None:
+    show = (*s.shown, "print(trace.value)")
+    s.same("long trace", s.rows(s.trace.value), np.stack([_parents(row) for row in g]), show)
+
+
+def _check_kruskal(s: Subject, g: np.ndarray, order: np.ndarray) -> None:
+    _same_winners(s, np.stack([_kruskal(s.case, row) for row in order]))
 
 
 def _drawn(s: Subject) -> None:
@@ -106,3 +114,36 @@ def _kruskal(case: Case, order: np.ndarray) -> np.ndarray:
             above[u] = v
             chosen.append(key)
     return np.array(chosen)
+
+
+def _no_settings(rng: Rng, keys: int) -> Settings:
+    return {}
+
+
+def _size(rng: Rng, keys: int) -> Settings:
+    return {"k": int(rng.choice([3, 64, 65, keys // 2, keys]))}
+
+
+def _graph(rng: Rng, keys: int) -> Settings:
+    """A tree, and random edges."""
+    nodes = keys // 3
+    ends = np.stack([np.arange(1, nodes), rng.integers(0, np.arange(1, nodes))])
+    ends = np.concatenate([ends, rng.integers(0, nodes, (2, keys - nodes + 1))], 1)
+    return {"edge_index": torch.from_numpy(ends), "num_nodes": nodes}
+
+
+class Long(NamedTuple):
+    """A structure that can have thousands of keys: settings for so many, and the check of a subject, its G and its keys
+    in order."""
+
+    settings: Callable[[Rng, int], Settings]
+    check: Callable[[Subject, np.ndarray, np.ndarray], None]
+
+
+LONG = {
+    "permutation": Long(_no_settings, _check_chain),
+    "subset": Long(_size, _check_chain),
+    "binary-tree": Long(_no_settings, _check_parents),
+    "sparse-tree": Long(_graph, _check_kruskal),
+}
+STRUCTURES = tuple(LONG)

@@ -120,9 +120,6 @@ class Custom(Recursion):
         algorithm = _algorithm(rng, 4)
         return (algorithm.keys,), {"algorithm": algorithm, "event_dim": 1}
 
-    def relaxes(self, settings):
-        return False
-
     def dims(self, settings):
         return settings["event_dim"]
 
@@ -176,9 +173,6 @@ class BinaryTree(Named):
 
     def draw_small(self, rng):
         return (int(rng.integers(2, 6)),), {}
-
-    def relaxes(self, settings):
-        return False
 
     def changed(self, entry):
         return torch.where(entry == -2, -1, 0)

@@ -12,6 +12,7 @@ from gumtrace.fuzz.oracles import Outcome
 from gumtrace.fuzz.recursions import every_run
 from gumtrace.fuzz.structures import written_out
 from gumtrace.fuzz.subject import Subject, Wrong, flat
+from gumtrace.relaxations import has_relaxation
 
 MOST_TRACES = 200  # of an item whose traces are all written down
 HELD = 2.0**990  # log-rates this far below the largest count as this far in sums over traces
@@ -96,7 +97,7 @@ def _gradient(s: Subject, item, ours, told, x, each, which, expected, row: int, 
 
 def relaxed(s: Subject) -> None:
     """In the polytope, with finite gradients, whatever noise and temperature are; an error where scores overflow."""
-    if not s.case.kind.relaxes(s.case.settings) or s.case.items == 0 or s.keys > 300:
+    if not has_relaxation(s.d) or s.case.items == 0 or s.keys > 300:
         return
     rng = np.random.default_rng([s.case.seed, 7])
     kind = str(rng.choice(s.d.relaxations))

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,15 +24,25 @@ from gumtrace.structures.permutation import Permutation
 from gumtrace.structures.spanning_tree import SpanningTree
 from gumtrace.structures.subset import Subset
 
-SIZES = {"subset": 50, "permutation": 8, "matching": 8, "tree": 10, "arborescence": 10, "binary": 12}
-_MAKE: dict[str, Callable[[Tensor], Structure]] = {
-    "subset": lambda x: Subset(x, 5),
-    "permutation": lambda x: Permutation(x, matrix=True),
-    "matching": Matching,
-    "tree": SpanningTree,
-    "arborescence": Arborescence,
-    "binary": BinaryTree,
+Make = Callable[[Tensor], Structure]
+
+
+class _Recipe(NamedTuple):
+    size: int  # unless another one is asked for
+    key_dim: int  # logits are (size,) or (size, size)
+    make: Make
+
+
+_RECIPES = {
+    "subset": _Recipe(50, 1, lambda x: Subset(x, 5)),
+    "permutation": _Recipe(8, 1, lambda x: Permutation(x, matrix=True)),
+    "matching": _Recipe(8, 2, Matching),
+    "spanning-tree": _Recipe(10, 2, SpanningTree),
+    "arborescence": _Recipe(10, 2, Arborescence),
+    "binary-tree": _Recipe(12, 1, BinaryTree),
 }
+SIZES = {name: recipe.size for name, recipe in _RECIPES.items()}
+_PAIRWISE = 100  # entries of a value; more of them have too many pairs to solve for at every iteration
 
 
 @dataclass(frozen=True)
@@ -40,9 +51,10 @@ class Problem:
 
     name: str
     logits: Tensor  # where to start
-    make: Callable[[Tensor], Structure]
+    make: Make
     objective: Callable[[Tensor], Tensor]
     smooth: bool
+    entries: int  # of a value, as the objective sees it
 
     @property
     def dist(self) -> Structure:
@@ -52,31 +64,33 @@ class Problem:
 def problem(name: str, *, size: int | None = None, smooth: bool = True, seed: int = 0) -> Problem:
     """A structure of `SIZES` and a random quadratic objective of its entries, cut into steps unless it is to be smooth.
 
-    >>> p = problem("tree", size=4)
+    >>> p = problem("spanning-tree", size=4)
     >>> p.objective(p.dist.sample((3,))).shape
     torch.Size([3])
     """
     if name not in SIZES:
-        raise ValueError(f"there is no structure {name!r}; there are {', '.join(SIZES)}")
-    size = size or SIZES[name]
+        raise ValueError(f"unknown structure {name!r}: choose from {', '.join(SIZES)}")
+    recipe = _RECIPES[name]
+    size = size or recipe.size
     generator = torch.Generator().manual_seed(seed)
-    shape = (size,) if name in ("subset", "permutation", "binary") else (size, size)
-    logits = 0.5 * torch.randn(*shape, generator=generator)
-    event = _MAKE[name](logits).event_shape
-    entries = size * (size + 1) if name == "binary" else event.numel()
+    logits = 0.5 * torch.randn(*[size] * recipe.key_dim, generator=generator)
+    dist = recipe.make(logits)
+
+    def flat(value: Tensor) -> Tensor:
+        if not value.is_floating_point():  # parents: which token hangs below which
+            value = torch.nn.functional.one_hot(value + 1, size + 1).to(logits.dtype)
+            return value.flatten(-2)
+        return value.flatten(-len(dist.event_shape))
+
+    entries = len(flat(dist.mode))
     target = torch.randn(8, entries, generator=generator)
     aim = torch.randn(8, generator=generator)
 
     def objective(value: Tensor) -> Tensor:
-        if not value.is_floating_point():  # parents: which token hangs below which
-            value = torch.nn.functional.one_hot(value + 1, size + 1).to(logits.dtype)
-            flat = value.flatten(-2)
-        else:
-            flat = value.flatten(-len(event))
-        loss = (flat @ target.T - aim).square().mean(-1)
+        loss = (flat(value) @ target.T - aim).square().mean(-1)
         return loss if smooth else (2 * loss).floor() / 2
 
-    return Problem(name, logits, _MAKE[name], objective, smooth)
+    return Problem(name, logits, recipe.make, objective, smooth, entries)
 
 
 def applicable(p: Problem, samples: int = 8) -> dict[str, Callable[[], Estimator]]:
@@ -91,8 +105,7 @@ def _build(cls: type[Estimator], p: Problem, samples: int) -> Estimator:
         return MatrixCritic() if p.logits.dim() == 2 else VectorCritic(len(p.logits))
 
     def surrogate() -> nn.Module:
-        # a binary tree's parents have too many pairs to solve for
-        return LinearSurrogate(forget=1.0) if p.name == "binary" else PairwiseSurrogate(forget=1.0)
+        return (PairwiseSurrogate if p.entries <= _PAIRWISE else LinearSurrogate)(forget=1.0)
 
     settings = {"samples": max(samples // cls.calls_per_sample, 1), "draws": 4, "extra": 512}
     return cls.from_settings(settings, critic=critic, surrogate=surrogate)
