@@ -3,10 +3,11 @@
 from gumtrace.estimators.base import Estimator
 from gumtrace.estimators.control import REBAR, RELAX
 from gumtrace.estimators.critics import MatrixCritic, VectorCritic
+from gumtrace.estimators.mlp_surrogate import MLPSurrogate
 from gumtrace.estimators.relaxed import GumbelRao, StochasticSoftmax, StraightThrough
 from gumtrace.estimators.score import NoiseREINFORCE, StructureREINFORCE, TraceREINFORCE
 from gumtrace.estimators.surrogate import SurrogateREINFORCE
-from gumtrace.estimators.surrogates import LinearSurrogate, MLPSurrogate, PairwiseSurrogate
+from gumtrace.estimators.surrogates import LinearSurrogate, PairwiseSurrogate
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     cls.__name__: cls

@@ -1,4 +1,5 @@
-"""Cheap functions c(X) of a structure, fitted to the objective during training.
+"""Cheap functions c(X) of a structure, fitted to the objective during training: here by ridge regression,
+`mlp_surrogate` has a perceptron.
 
 All that they learn is in their parameters and buffers, and so in `state_dict()`, in copies, and on the estimator's
 device. They skip losses that are not finite, which would stay there.
@@ -6,14 +7,9 @@ device. They skip losses that are not finite, which would stay there.
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
-
-from gumtrace.estimators.base import checked_count
 
 _MOST_FEATURES = 8192  # half a gigabyte of normal equations, and seconds to solve them
 _ROWS = 1024  # of features that are in memory at once
-_DRAWN = 256  # losses in a minibatch of the perceptron
-_BETAS = (0.9, 0.999)
 
 
 class _Surrogate(nn.Module):
@@ -103,8 +99,8 @@ class LinearSurrogate(_Surrogate):
     ) -> None:
         """Add these losses to the regression, which is solved now or in a later call."""
         x, loss = x.flatten(0, -2), loss.flatten().double()
-        usable = _usable(loss, x.dtype)
-        x, loss = x[usable].double(), loss[usable]
+        finite = usable(loss, x.dtype)
+        x, loss = x[finite].double(), loss[finite]
         if not len(loss):
             return
         if not len(self.gram):
@@ -187,123 +183,6 @@ def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
     return i, j
 
 
-class MLPSurrogate(nn.Module):
-    """A perceptron on the structure and the context, trained by Adam on recent finite losses.
-
-    It never synchronises, and its tensors keep their memory: a training step with it can be a CUDA graph. It computes
-    in float32 or float64, also under autocast. Each process learns from its own losses: keep it out of
-    `DistributedDataParallel`, which would broadcast its buffers but not its weights.
-
-    Args:
-        size: entries of the structure, see `SurrogateREINFORCE`.
-        hidden: width of its two layers.
-        context: features of the context.
-        lr: learning rate.
-        memory: how many losses it is trained on.
-        steps: optimiser steps at each call.
-    """
-
-    seen: Tensor  # (memory, inputs)
-    losses: Tensor  # (memory,)
-    count: Tensor  # of the losses so far; the next one replaces the oldest
-    centre: Tensor
-    spread: Tensor
-    moments: Tensor  # (2, parameters), Adam's
-    taken: Tensor  # its steps
-
-    def __init__(
-        self, size: int, *, hidden: int = 64, context: int = 0, lr: float = 3e-3, memory: int = 4096, steps: int = 4
-    ):
-        super().__init__()
-        self.net = nn.Sequential(
-            nn.Linear(size + context, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(), nn.Linear(hidden, 1)
-        )
-        self.requires_grad_(False)  # a training loop's optimiser must not update it
-        self.lr = lr
-        self.memory = checked_count("MLPSurrogate", "memory", memory)
-        self.steps = checked_count("MLPSurrogate", "steps", steps)
-        self.register_buffer("seen", torch.zeros(memory, size + context))
-        self.register_buffer("losses", torch.zeros(memory))
-        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("centre", torch.zeros(()))
-        self.register_buffer("spread", torch.ones(()))
-        self.register_buffer("moments", torch.zeros(2, sum(p.numel() for p in self.net.parameters())))
-        self.register_buffer("taken", torch.zeros(()))
-
-    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        inputs = self._inputs(x, context)
-        with torch.autocast(x.device.type, enabled=False):
-            return (self.net(inputs).squeeze(-1) * self.spread).to(x.dtype) + self.centre
-
-    @torch.no_grad()
-    def fit(
-        self, x: Tensor, loss: Tensor, context: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> None:
-        """Train on these losses too, from the next call on."""
-        inputs = self._inputs(x, context).flatten(0, -2)
-        known = self._remember(inputs[-self.memory :], loss.flatten()[-self.memory :].to(self.centre.dtype))
-        where = self.seen.device if generator is None else generator.device
-        for _ in range(self.steps):
-            part = torch.rand(_DRAWN, generator=generator, device=where).to(self.seen.device)
-            rows = torch.minimum((part * known).long(), known - 1)  # a product may be rounded up
-            # Autocast would use its cached half-precision weights of the first step for all of them.
-            with torch.autocast(self.seen.device.type, enabled=False):
-                self._step(self.seen[rows], (self.losses[rows] - self.centre) / self.spread)
-
-    def _inputs(self, x: Tensor, context: Tensor | None) -> Tensor:
-        """(*S, entries and context)."""
-        inputs, size = _with_context(x, context), self.seen.shape[-1]
-        if inputs.shape[-1] != size:
-            given = f"{x.shape[-1]} and {0 if context is None else context.shape[-1]}"
-            raise ValueError(f"MLPSurrogate: made for {size} entries and features of the context, got {given}")
-        return inputs.to(self.centre.dtype)
-
-    def _remember(self, inputs: Tensor, losses: Tensor) -> Tensor:
-        """Stores the losses and returns how many there are now. Unusable ones are ordered last and not written."""
-        usable = _usable(losses, losses.dtype) & inputs.isfinite().all(-1)
-        rank = torch.where(usable, usable.cumsum(0), usable.sum() + (~usable).cumsum(0)) - 1
-        place = (self.count + rank) % self.memory
-        self.seen.index_copy_(0, place, torch.where(usable[:, None], inputs, self.seen[place]))
-        self.losses.index_copy_(0, place, torch.where(usable, losses, self.losses[place]))
-        self.count += usable.sum()
-        known = self.count.clamp(1, self.memory)  # there may be none in an empty batch
-        inside = torch.arange(self.memory, device=losses.device) < known
-        self.centre.copy_(self.losses.sum() / known)
-        far = torch.where(inside, self.losses - self.centre, 0)
-        self.spread.copy_((far.square().sum() / known).sqrt().clamp(min=1e-6))
-        return known
-
-    def _step(self, inputs: Tensor, targets: Tensor) -> None:
-        """One step of Adam, whose moments are buffers: they are saved, moved and copied with the surrogate."""
-        weights = dict(self.net.named_parameters())
-        with torch.enable_grad():
-            free = {name: p.detach().requires_grad_() for name, p in weights.items()}
-            error = (functional_call(self.net, free, (inputs,)).squeeze(-1) - targets).square().mean()
-            gradient = torch.cat([g.flatten() for g in torch.autograd.grad(error, list(free.values()))])
-        self.taken += 1
-        first, second = self.moments
-        first.lerp_(gradient, 1 - _BETAS[0])
-        second.lerp_(gradient.square(), 1 - _BETAS[1])
-        mean, square = (moment / (1 - beta**self.taken) for moment, beta in zip(self.moments, _BETAS, strict=True))
-        change = (self.lr * mean / (square.sqrt() + 1e-8)).split([p.numel() for p in weights.values()])
-        for p, step in zip(weights.values(), change, strict=True):
-            p.sub_(step.view_as(p))
-
-    def _apply(self, fn, recurse=True):
-        """Moves to the estimator's device and dtype, except half precision, in which it would not learn."""
-        super()._apply(fn, recurse)
-        if self.centre.dtype.itemsize < 4:
-            super()._apply(lambda t: t.float() if t.is_floating_point() else t, recurse)
-        return self
-
-
-def _usable(loss: Tensor, dtype: torch.dtype) -> Tensor:
+def usable(loss: Tensor, dtype: torch.dtype) -> Tensor:
     """Which losses can be learned from: those that are finite, as are the sums of their squares in this dtype."""
     return loss.abs() < torch.finfo(dtype).max ** 0.4
-
-
-def _with_context(x: Tensor, context: Tensor | None) -> Tensor:
-    """Detached: the fit must not backpropagate into the encoder that made the context, nor keep its graph."""
-    if context is not None:
-        x = torch.cat([x, context.expand(*x.shape[:-1], context.shape[-1]).to(x.dtype)], -1)
-    return x.detach()
