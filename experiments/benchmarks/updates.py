@@ -20,7 +20,6 @@ import torch
 from gumtrace.benchmark import machine
 from gumtrace.extras import require
 from gumtrace_experiments import find
-from gumtrace_experiments.loop.data import load_data
 from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.workers import Workers
@@ -65,7 +64,7 @@ def measure(case: Case, device: torch.device, data: Path, smoke: bool) -> list[d
     kind = find(case.experiment)
     config = kind.config_type(estimator=case.estimator, schedule="cosine", **case.settings)
     config = kind.smoke(config) if smoke else config
-    loaded, workers = load_data(kind, config, data, device), Workers(device)
+    loaded, workers = kind.load_data(config, data, device), Workers(device)
     runs: list[Run] = []
     records = []
     with precision(config):

@@ -4,14 +4,13 @@ import sys
 
 import pytest
 
-from gumtrace.cli import main
-from gumtrace.cli.commands import Command, available
+from gumtrace.cli import Command, available, main
 
 OWN = ["demo", "explore", "toy", "warm-up", "bench"]
 MODULE = '''
 """A command of another distribution."""
 
-from gumtrace.cli.commands import Command
+from gumtrace.cli import Command
 
 GREET = Command("say hello", "other_commands", "; nobody was greeted")
 MORE = {"greet": GREET, "demo": Command("not the library's", "other_commands")}
@@ -82,7 +81,7 @@ def test_commands_that_are_handed_over(capsys):
 
 
 def test_the_library_alone_names_the_other_distribution(capsys, monkeypatch):
-    monkeypatch.setattr("gumtrace.cli.commands.entry_points", lambda group: ())
+    monkeypatch.setattr("gumtrace.cli.entry_points", lambda group: ())
     assert list(available()) == OWN
     with pytest.raises(SystemExit):
         main(["--help"])

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from textwrap import shorten
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -72,6 +73,14 @@ class Experiment(nn.Module, ABC):
         with _SEEDING, torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(config.seed, "start", start))
             return cls(config, data).to(device)
+
+    @classmethod
+    def load_data(cls, config: Config, folder: Path, device: torch.device) -> Any:
+        """`load`, given the settings that the class declares and no others: to read one more is an error at once, and
+        not a run that shares the data of another setting."""
+        names = cls.data_fields
+        given = config if names is None else SimpleNamespace(**{name: getattr(config, name) for name in names})
+        return cls.load(given, folder, device)
 
     # What an experiment defines -----------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gumtrace.cli.commands import GROUP
+from gumtrace.cli import GROUP
 from gumtrace_experiments.commands import COMMANDS, main
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
@@ -28,7 +28,7 @@ def test_every_command_helps(name, capsys):
 
 
 def test_as_a_module_nothing_needs_to_be_installed(monkeypatch, capsys):
-    monkeypatch.setattr("gumtrace.cli.commands.entry_points", lambda group: ())
+    monkeypatch.setattr("gumtrace.cli.entry_points", lambda group: ())
     monkeypatch.setattr(sys, "argv", ["gumtrace", "--help"])
     with pytest.raises(SystemExit) as end:
         runpy.run_module("gumtrace_experiments", run_name="__main__")

@@ -1,17 +1,39 @@
-"""The `gumtrace` command. Each subcommand is a module with `add_arguments(parser)` and `run(args)`."""
+"""The `gumtrace` command: its own subcommands, and those that other installed distributions add by an entry point."""
 
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import NoReturn
 
 import gumtrace
-from gumtrace.cli.commands import Command, available
 from gumtrace.extras import MissingExtra
 
+GROUP = "gumtrace.commands"  # of entry points: each is a dictionary of commands by name
 _INTERRUPTED = 130  # exit status by which shells report a process that SIGINT ended
 _MORE = "The distribution gumtrace-experiments adds train, evaluate, sweep, table and plot."
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand, before it is imported."""
+
+    help: str
+    module: str
+    """Has `add_arguments(parser)` and `run(args)`; imported when the command is called."""
+    interrupted: str = ""
+    """What the user should know after Ctrl-C."""
+
+
+_OWN = {
+    "demo": Command("draw one sample of each structure and print its trace", "gumtrace.cli.demo"),
+    "explore": Command("step through runs of every structure, on a page in the browser", "gumtrace.cli.explore"),
+    "toy": Command("optimise a small problem with every estimator, and compare them", "gumtrace.cli.toy"),
+    "warm-up": Command("compile the kernels ahead of their first use", "gumtrace.cli.warm_up"),
+    "bench": Command("measure time and memory of every structure", "gumtrace.cli.bench"),
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -40,6 +62,22 @@ def main(argv: Sequence[str] | None = None, more: Mapping[str, Command] | None =
     except MissingExtra as error:
         print(f"gumtrace: {error}", file=sys.stderr)
         return 2
+
+
+def available(more: Mapping[str, Command] | None = None) -> dict[str, Command]:
+    """By name: the library's own, which none can replace, then `more`, then those of entry points. Entry points that
+    cannot be loaded are reported and left out: the other commands should work without them."""
+    found = {**(more or {}), **_OWN}
+    for entry in entry_points(group=GROUP):
+        try:
+            theirs = entry.load()
+            if not (isinstance(theirs, Mapping) and all(isinstance(c, Command) for c in theirs.values())):
+                raise TypeError(f"{entry.value} is not a dictionary of commands")
+        except Exception as error:
+            print(f"gumtrace: the commands of {entry.name!r} cannot be loaded: {error}", file=sys.stderr)
+        else:
+            found = {**theirs, **found}
+    return {**_OWN, **found}
 
 
 class _Main(argparse.ArgumentParser):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gumtrace import cli
-from gumtrace.cli.commands import Command
+from gumtrace.cli import Command
 
 COMMANDS = {
     "train": Command(

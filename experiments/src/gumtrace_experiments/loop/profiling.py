@@ -10,7 +10,6 @@ from torch.profiler import ProfilerActivity, record_function
 
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
-from gumtrace_experiments.loop.data import load_data
 from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.update import BACKWARD, FORWARD, OPTIMISER, WARM_UP, Updater
 from gumtrace_experiments.loop.workers import Workers
@@ -47,7 +46,7 @@ def _profile(
     compile: bool,
     trace: Path | None,
 ) -> str:
-    model = experiment.build(config, load_data(experiment, config, data, workers.device), workers.device)
+    model = experiment.build(config, experiment.load_data(config, data, workers.device), workers.device)
     if compile:
         model.compile_parts()  # which knows no names
     else:

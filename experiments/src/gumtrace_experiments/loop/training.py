@@ -12,7 +12,6 @@ from gumtrace.benchmark.records import commit, machine
 from gumtrace.structures.checks import NotFinite
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
-from gumtrace_experiments.loop.data import load_data
 from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.side_by_side import advance_all
@@ -48,7 +47,7 @@ def train(
     workers = Workers(torch.device(device))
     configs = [config.replace(seed=seed) for seed in (seeds if seeds is not None else [config.seed])]
     paths = [out / f"seed-{c.seed}" for c in configs]
-    loaded = load_data(experiment, config, data, workers.device)
+    loaded = experiment.load_data(config, data, workers.device)
     facts = {"experiment": experiment.name, "class": source(experiment), "machine": about_machine(workers.device)}
     defaults = experiment.config_type().to_dict()
 

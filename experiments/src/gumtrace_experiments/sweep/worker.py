@@ -17,7 +17,6 @@ from optuna.exceptions import ExperimentalWarning, TrialPruned
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from gumtrace_experiments.config import Config
-from gumtrace_experiments.loop.data import load_data
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.training import train
 from gumtrace_experiments.store.errors import RunFolderError
@@ -56,7 +55,7 @@ class Worker:
         """Until the study has its trials."""
         with presence(self.sweep.locks) as self._name:
             with exclusive(self.sweep.locks / "data"):  # made by the first worker, and not by all at the same time
-                load_data(self.sweep.experiment, self.sweep.config, self.sweep.data, torch.device("cpu"))
+                self.sweep.experiment.load_data(self.sweep.config, self.sweep.data, torch.device("cpu"))
             while self._step():
                 pass
 
