@@ -13,7 +13,7 @@ help: ## list the targets
 
 demo: $(VENV)/.run ## draw every structure, compare the estimators; pictures go to demo/
 	@$(BIN)/gumtrace demo --out demo
-	@$(BIN)/gumtrace toy tree --out demo
+	@$(BIN)/gumtrace toy spanning-tree --out demo
 
 test: $(VENV)/.dev ## lint, format check, type check, tests
 	$(BIN)/ruff check .

@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parents[1]
 
 
 def serve() -> None:
-    """The process of a checkout: a case by its number, then steps by name; answers are seconds a call."""
+    """The process of a checkout: a case by its number, then steps by name; answers are seconds per call."""
     import torch
 
     from gumtrace.benchmark.cases import CASES, prepare

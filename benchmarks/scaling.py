@@ -138,7 +138,7 @@ def draw(results: dict, path: Path) -> None:
         ax.grid(color=FAINT, linewidth=0.6)
         ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(colors=SOFT, labelsize=8.5)
-    panels[0].set_ylabel("milliseconds a step", color=INK)
+    panels[0].set_ylabel("milliseconds per step", color=INK)
     lines = panels[0].get_legend_handles_labels()
     canvas.legend(*lines, loc="outside upper center", ncols=4, frameon=False, fontsize=8.5, labelcolor=INK)
     facts = results["machine"]

@@ -1,7 +1,7 @@
 """Standard deviation of the gradient at equal numbers of objective calls: python benchmarks/variance.py
 
 Every estimator that applies, on four structures with two objectives each, at fixed logits. Estimators that learn are
-trained first, at the same number of calls an iteration, and do not learn while they are measured. Writes
+trained first, at the same number of calls per iteration, and do not learn while they are measured. Writes
 benchmarks/results/variance.json. Under ten minutes on one core. `--figure FILE` draws a recorded run instead.
 """
 
@@ -84,7 +84,7 @@ def objectives(p: Problem) -> dict[str, Callable[[Tensor], Tensor]]:
 
 
 def applicable(p: Problem, objective: str, s: Settings) -> dict[str, Callable[[], E.Estimator]]:
-    """Estimators by label, each for about `calls` objective calls an estimate."""
+    """Estimators by label, each for about `calls` objective calls per estimate."""
     differentiable = objective == "smooth"
     fitting = [
         cls for cls in E.ESTIMATORS.values() if cls.supports(p.dist) and (differentiable or not cls.differentiates)

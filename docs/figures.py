@@ -82,7 +82,7 @@ def gallery() -> Figure:
 
 
 def variance() -> Figure:
-    """The recorded standard deviations, a dot a structure."""
+    """The recorded standard deviations, one dot per structure."""
     records = json.loads((RESULTS / "variance.json").read_text())["records"]
     names = [name for rows in ROWS.values() for name in rows]
     figure = Figure(figsize=(8.6, 3.9), layout="constrained")

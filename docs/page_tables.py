@@ -22,7 +22,7 @@ PAGES = {  # structures whose pages show a cost: page -> its title, which is how
     for page in sorted((Path(__file__).parent / "structures").glob("*.md"))
     if page.stem != "custom" and f"cost-{page.stem}.md" in page.read_text(encoding="utf-8")
 }
-NOISE = (
+DEVIATIONS = (
     "One estimate of {calls} objective calls (REBAR: 9), by `benchmarks/variance.py`, {date}. Standard deviations and "
     "biases are root mean squares over the keys: relative to the size of the gradient, relative to T-REINFORCE+'s at "
     "as many calls, and in percent of the gradient; in brackets the bias that chance alone would show. Smooth: "
@@ -38,7 +38,7 @@ def tables(out: Path) -> None:
     made["structures"] = steps_at_a_glance()
     made["estimators"] = estimators_at_a_glance()
     made["reference-estimators"] = reference()
-    made |= {f"variance-{page}": noise(rows) for page, rows in ROWS.items()}
+    made |= {f"variance-{page}": deviations(rows) for page, rows in ROWS.items()}
     made["updates"] = updates()
     times = measure_times()
     made["times"] = time_table(times)
@@ -95,7 +95,7 @@ def literal() -> str:
 
 
 def steps_at_a_glance() -> str:
-    """A whole step of every structure, microseconds an item."""
+    """A whole step of every structure, microseconds per item."""
     cpu, cuda = _load("cpu-2core"), _load("cuda-h200")
 
     def step(results: dict, name: str, size: dict, field: str) -> float | None:
@@ -146,8 +146,8 @@ def reference() -> str:
     return f"```{{eval-rst}}\n.. currentmodule:: gumtrace.estimators\n\n{classes}\n```\n"
 
 
-def noise(estimators: list[str]) -> str:
-    """The recorded standard deviations and biases of one estimator, a row a structure."""
+def deviations(estimators: list[str]) -> str:
+    """The recorded standard deviations and biases of one estimator, one row per structure."""
     results = _load("variance")
     found = {(r["estimator"], r["structure"], r["objective"]): r for r in results["records"]}
     objectives = [o for o in results["objectives"] if any((name, "spanning-tree", o) in found for name in estimators)]
@@ -160,7 +160,7 @@ def noise(estimators: list[str]) -> str:
     ]
     columns = ["std / gradient", "std / T-REINFORCE+'s", "bias (by chance), %"]
     head = ["", *(f"{o}: {column}" for o in objectives for column in columns)]
-    return NOISE.format(**results["settings"], **results["machine"]) + "\n\n" + _table(head, rows)
+    return DEVIATIONS.format(**results["settings"], **results["machine"]) + "\n\n" + _table(head, rows)
 
 
 def _spread(r: dict) -> list[str]:
@@ -170,7 +170,7 @@ def _spread(r: dict) -> list[str]:
 
 
 def updates() -> str:
-    """One update with one sample by T-REINFORCE and by SST, milliseconds a batch."""
+    """One update with one sample by T-REINFORCE and by SST, milliseconds per batch."""
     cells: dict[str, dict[str, float]] = {}
     for device in ("cpu-2core", "cuda-h200"):
         for r in _load(device)["records"]:
@@ -197,8 +197,8 @@ def updates() -> str:
 BATCH, CALLS, EXTRA = 16, 8, 64
 ROUNDS = 4  # of all estimators in turn
 SETTING = (
-    f"one estimate and its backward for a batch of {BATCH} spanning trees of 10 nodes, {CALLS} objective calls an item "
-    f"({3 * round(CALLS / 3)} for REBAR), {EXTRA} extra structures for surrogates and 4 draws for Gumbel-Rao"
+    f"one estimate and its backward for a batch of {BATCH} spanning trees of 10 nodes, {CALLS} objective calls per "
+    f"item ({3 * round(CALLS / 3)} for REBAR), {EXTRA} extra structures for surrogates and 4 draws for Gumbel-Rao"
 )
 
 

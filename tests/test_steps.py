@@ -1,4 +1,4 @@
-"""Steps and members: what is told of a trace is what the literal algorithm does."""
+"""Steps and racing keys: what is listed of a trace is what the literal algorithm does."""
 
 import math
 
@@ -49,7 +49,7 @@ CUSTOM = {
 EVERY = BUILT_IN | CUSTOM
 
 
-def _told(dist):
+def _listed(dist):
     traces = dist.sample_trace((25,), generator=torch.Generator().manual_seed(1))
     return [(traces[i], steps(dist, traces[i])) for i in range(len(traces))]
 
@@ -57,26 +57,26 @@ def _told(dist):
 @pytest.mark.parametrize("name", EVERY)
 def test_probabilities_are_those_of_the_trace(name):
     dist = EVERY[name]
-    for trace, told in _told(dist):
-        assert sum(step.log_prob for step in told) == pytest.approx(dist.trace_log_prob(trace).item())
-        assert (told[-1].running if told else 0.0) == pytest.approx(dist.trace_log_prob(trace).item())
-        assert sorted(step.winner for step in told) == sorted(w for w in trace.winners.tolist() if w >= 0)
+    for trace, listed in _listed(dist):
+        assert sum(step.log_prob for step in listed) == pytest.approx(dist.trace_log_prob(trace).item())
+        assert (listed[-1].running if listed else 0.0) == pytest.approx(dist.trace_log_prob(trace).item())
+        assert sorted(step.winner for step in listed) == sorted(w for w in trace.winners.tolist() if w >= 0)
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_probability_is_the_winners_share_among_the_members(name):
     dist = EVERY[name]
     rates = dist.logits.flatten().exp()
-    for _, told in _told(dist):
-        for step in told:
-            assert step.probability == pytest.approx((rates[step.winner] / rates[list(step.members)].sum()).item())
+    for _, listed in _listed(dist):
+        for step in listed:
+            assert step.probability == pytest.approx((rates[step.winner] / rates[list(step.racing)].sum()).item())
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_literal_run_meets_the_same_races(name):
     dist = BUILT_IN[name]
-    for trace, told in _told(dist):
-        races = {frozenset(step.members): step.winner for step in told}
+    for trace, listed in _listed(dist):
+        races = {frozenset(step.racing): step.winner for step in listed}
         met = []
 
         def choose(keys, races=races, met=met):
@@ -84,33 +84,33 @@ def test_the_literal_run_meets_the_same_races(name):
             return races[met[-1]]  # a KeyError is a race that was not told
 
         winners, links = dist._run_with(choose)
-        assert sorted(map(sorted, met)) == sorted(sorted(step.members) for step in told)
+        assert sorted(map(sorted, met)) == sorted(sorted(step.racing) for step in listed)
         if name.startswith("arborescence"):
             assert winners == trace.choices.tolist()
             assert links == trace.links.tolist()
         elif name.startswith("binary"):
             assert links == trace.links.tolist()
         else:
-            assert met == [frozenset(step.members) for step in told]
+            assert met == [frozenset(step.racing) for step in listed]
 
 
 @pytest.mark.parametrize("name", CUSTOM)
 def test_races_of_a_recursion_are_the_parts_of_its_splits(name):
     dist = CUSTOM[name]
-    for trace, told in _told(dist):
+    for trace, listed in _listed(dist):
         replay = iter(w for w in trace.winners.tolist() if w >= 0)
         run = execute(dist.algorithm, set(range(dist.logits.numel())), lambda part, replay=replay: next(replay))
         parts = [part for K, R, _ in run.frames for part in dist.algorithm.split(K, R)]
-        assert [set(step.members) for step in told] == [set(part) for part in parts]
+        assert [set(step.racing) for step in listed] == [set(part) for part in parts]
 
 
 def test_order():
-    for trace, told in _told(BUILT_IN["binary tree"]):
-        at = {step.winner: i for i, step in enumerate(told)}
+    for trace, listed in _listed(BUILT_IN["binary tree"]):
+        at = {step.winner: i for i, step in enumerate(listed)}
         assert all(at[parent] < at[i] for i, parent in enumerate(trace.value.tolist()) if parent >= 0)
-        assert len(told[0].members) == 7
-    for trace, told in _told(BUILT_IN["arborescence"]):
-        at = {step.decision: i for i, step in enumerate(told)}
+        assert len(listed[0].racing) == 7
+    for trace, listed in _listed(BUILT_IN["arborescence"]):
+        at = {step.decision: i for i, step in enumerate(listed)}
         assert all(at[inner] < at[outer] for inner, outer in enumerate(trace.links.tolist()) if outer >= 0)
 
 
@@ -142,8 +142,8 @@ def test_words():
 
 def test_low_precision_logits_and_batches():
     dist = gt.Permutation(torch.tensor([0.0, 1.0, 2.0], dtype=torch.bfloat16))
-    told = steps(dist, dist.trace(dist.logits.float()))
-    assert told[0].probability == pytest.approx(math.exp(2) / (1 + math.e + math.exp(2)), rel=1e-6)
+    listed = steps(dist, dist.trace(dist.logits.float()))
+    assert listed[0].probability == pytest.approx(math.exp(2) / (1 + math.e + math.exp(2)), rel=1e-6)
     traces = dist.sample_trace((2,))
     with pytest.raises(ValueError, match="the trace has shape"):
         steps(dist, traces)

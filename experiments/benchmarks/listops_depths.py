@@ -1,7 +1,7 @@
 """Where the parses of trained ListOps models are right, by depth:
 python experiments/benchmarks/listops_depths.py RUN ...
 
-Of the test set, one sample an expression. Of the arguments at a depth, those of the first function being at 1, shares:
+Of the test set, one sample per expression. Of the arguments at a depth, those of the first function being at 1, shares:
 
     right     hang from their function
     as good   hang from another that makes no difference: from that one down to theirs all are MIN, or all are MAX

@@ -2,7 +2,7 @@
 python experiments/benchmarks/listops_original.py RUN ... --files test.tsv ...
 
 Expressions with operators that the models have not seen, and those longer than theirs, are left out. Writes
-experiments/benchmarks/results/listops-original.json; seconds a run and file on one core.
+experiments/benchmarks/results/listops-original.json; seconds per run and file on one core.
 """
 
 import argparse

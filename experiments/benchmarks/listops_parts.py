@@ -54,7 +54,7 @@ def taken(data: Split, index: Tensor) -> Split:
 
 @torch.no_grad()
 def measure(model: ListOpsExperiment, seed: int) -> dict[str, float]:
-    """On validation: of one sample an expression the share of right edges, of true trees the share of right answers."""
+    """On validation: of one sample per expression the share of right edges, of true trees that of right answers."""
     generator = torch.Generator(model.data.valid.tokens.device).manual_seed(seed)
     recall, right = [], []
     model.eval()

@@ -13,7 +13,7 @@ from gumtrace.traces.trace import Trace
 
 
 def noise_kl(p: Structure, q: Structure) -> Tensor:
-    """KL(p ‖ q) between the laws of the noise, (*batch,): closed form, differentiable in both.
+    """KL(p ‖ q) between the distributions of the noise, (*batch,): closed form, differentiable in both.
 
     Infinite where a key races under p and not under q.
 
@@ -68,7 +68,7 @@ def exact_entropy(dist: Structure) -> Tensor:
 
 
 def exact_kl(p: Structure, q: Structure) -> Tensor:
-    """KL between the laws of the trace of two unbatched distributions, by enumeration.
+    """KL between the distributions of the trace of two unbatched distributions, by enumeration.
 
     Infinite, with gradient 0, where q cannot make some run of p.
     """

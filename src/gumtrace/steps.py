@@ -18,7 +18,7 @@ class Step:
 
     decision: int  # its place in `trace.winners`
     race: str  # who raced, in words
-    members: tuple[int, ...]  # the keys that raced, winner included
+    racing: tuple[int, ...]  # the keys that raced, winner included
     winner: int  # the key that won
     label: str  # the winner, in words
     log_prob: float  # of this decision: log λ_winner - log Λ
@@ -40,7 +40,7 @@ def steps(dist: Structure, trace: Trace, names: Names | None = None) -> list[Ste
     >>> from gumtrace import SpanningTree
     >>> d = SpanningTree(torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 5.0], [0.0, 0.0, 0.0]]))
     >>> for step in steps(d, d.trace(d.logits)):
-    ...     print(f"{step.race}, {len(step.members)} racing: {step.label} with probability {step.probability:.2f}")
+    ...     print(f"{step.race}, {len(step.racing)} racing: {step.label} with probability {step.probability:.2f}")
     edges between 3 parts, 3 racing: 1 - 2 with probability 0.98
     edges between 2 parts, 2 racing: 0 - 1 with probability 0.73
     """
@@ -53,7 +53,7 @@ def steps(dist: Structure, trace: Trace, names: Names | None = None) -> list[Ste
     logits = dist.logits.detach().flatten().cpu().double().masked_fill(~racing, -torch.inf)
     totals = dist.decision_log_totals(trace).detach().cpu().double()  # (decisions,)
     winners = trace.winners.tolist()
-    raced = [keys[racing.numpy()[keys]].tolist() for keys in member_keys(trace)]
+    raced = [keys[racing.numpy()[keys]].tolist() for keys in racing_keys(trace)]
     words = trace.layout.structure.words(trace, names)
     found, running = [], 0.0
     for b in words.order():
@@ -64,6 +64,6 @@ def steps(dist: Structure, trace: Trace, names: Names | None = None) -> list[Ste
     return found
 
 
-def member_keys(trace: Trace) -> list[np.ndarray]:
+def racing_keys(trace: Trace) -> list[np.ndarray]:
     """The keys of each decision of one trace. A mask is not in the trace, so masked keys are among them."""
     return backend("cpu").racing_keys(trace.layout.geometry, trace.choices, trace.links)

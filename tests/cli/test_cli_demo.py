@@ -28,11 +28,11 @@ def test_demo(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_same_seed_tells_the_same(tmp_path, capsys):
-    told = []
+    outputs = []
     for seed in ("1", "1", "2"):
         main(["demo", "--out", str(tmp_path), "--seed", seed])
-        told.append(capsys.readouterr().out)
-    assert told[0] == told[1] != told[2]
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] != outputs[2]
 
 
 def test_a_missing_extra_is_one_line(tmp_path, capsys, monkeypatch):

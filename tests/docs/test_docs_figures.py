@@ -103,10 +103,10 @@ def test_a_picture_is_the_same_file_every_time(made, tmp_path):
 @pytest.mark.parametrize("page", pages("structures"), ids=lambda page: page.stem)
 @pytest.mark.slow
 def test_a_picture_shows_the_run_of_its_page(page):
-    told = re.findall(r"wins, P = (\d\.\d\d)$", text(page), re.MULTILINE)
+    written = re.findall(r"wins, P = (\d\.\d\d)$", text(page), re.MULTILINE)
     drawn = [ax.texts[-1].get_text() for ax in figures.steps_of(page).axes if ax.texts]
-    assert [caption.rpartition("P = ")[2] for caption in drawn[:-1]] == told
-    assert len(told) > 1
+    assert [caption.rpartition("P = ")[2] for caption in drawn[:-1]] == written
+    assert len(written) > 1
 
 
 # --- tables ---
@@ -136,7 +136,7 @@ def test_times_are_the_recorded_ones(made, page, name):
 
 
 @pytest.mark.parametrize(("page", "names"), page_tables.ROWS.items())
-def test_noise_is_the_recorded_one(made, page, names):
+def test_deviations_are_the_recorded_ones(made, page, names):
     lines = rows(made, f"variance-{page}")
     records = [r for r in results("variance")["records"] if r["estimator"] in names]
     assert records

@@ -56,7 +56,7 @@ def test_all_numbers_are_the_librarys(structure, seed):
     torch.testing.assert_close(torch.tensor(run["noise"]["times"], dtype=torch.float64), (-noise).exp())
     for frame, step in zip(_decisions(run), expected.steps, strict=True):
         assert frame["winner"] == step.winner
-        assert frame["racing"] == list(step.members)
+        assert frame["racing"] == list(step.racing)
         assert frame["probability"] == pytest.approx(step.probability)
         assert frame["running"] == pytest.approx(step.running)
         assert sum(frame["chances"]) == pytest.approx(1)
@@ -204,9 +204,9 @@ REFUSED = [
     ({}, "structure must be one of subset, permutation,"),
     ({"structure": "tree"}, "structure must be one of"),
     ({"structure": ["subset"]}, "structure must be one of"),
-    ({"structure": "subset", "sead": 1}, "unknown field 'sead'; known are logits, options,"),
+    ({"structure": "subset", "sead": 1}, "unknown field 'sead': choose from logits, options,"),
     ({"structure": "subset", "options": 3}, "options must be a JSON object, got a number"),
-    ({"structure": "subset", "options": {"m": 3}}, "unknown option 'm'; subset has n, k"),
+    ({"structure": "subset", "options": {"m": 3}}, "unknown option 'm': subset has n, k"),
     ({"structure": "subset", "options": {"n": 13}}, "n must be a whole number from 2 to 12, got 13"),
     ({"structure": "subset", "options": {"n": 10**30}}, "n must be a whole number from 2 to 12"),
     ({"structure": "subset", "options": {"n": 5.0}}, "n must be a whole number from 2 to 12, got 5.0"),

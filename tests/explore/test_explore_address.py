@@ -61,7 +61,7 @@ REFUSED = {
     "structure=subset&seed=-1": "seed must be a whole number from 0 to 99999, got -1",
     "structure=subset&redraw=x": "redraw must be a whole number from 1 to 9999, got a string",
     "structure=subset&n=3&k=4": "k must be a whole number from 1 to 3, got 4",
-    "structure=subset&__proto__=1": "unknown option '__proto__'; subset has n, k",
+    "structure=subset&__proto__=1": "unknown option '__proto__': subset has n, k",
     "structure=subset&n=2&logits=0,5": "logits must be between -4 and 4, got 5",
     "structure=subset&n=2&logits=0,": "logits must be numbers, got a string",
     "structure=subset&n=2&logits=0": "logits must be a list of 2 numbers",

@@ -64,14 +64,14 @@ def test_e_and_t_are_named_where_they_are_seen(explored):
 
 
 def test_every_mark_is_in_the_legend(explored):
-    told = explored.page.eval_on_selector_all(".gx-legend [data-state]", "all => all.map((one) => one.dataset.state)")
+    legend = explored.page.eval_on_selector_all(".gx-legend [data-state]", "all => all.map((one) => one.dataset.state)")
     alike = {"drops": "leaves", "dropped": "out"}
     explored.open("arborescence")  # whose lanes have all states that there are
     seen = set()
     for _ in range(int(explored.page.get_attribute(".gx", "data-last"))):
         explored.press("ArrowRight")
         seen |= {alike.get(state, state) for state in explored.look()["states"].values()}
-    assert set(told) == seen
+    assert set(legend) == seen
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -20,8 +20,8 @@ def statuses(served):
     """statuses(raw): of all answers on a connection on which these bytes are sent; HOST is the server's."""
 
     def call(raw):
-        said = exchanged(served.server_address, raw.replace(b"HOST", b"127.0.0.1:%d" % served.server_port))
-        return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) [A-Z]", said)]
+        received = exchanged(served.server_address, raw.replace(b"HOST", b"127.0.0.1:%d" % served.server_port))
+        return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) [A-Z]", received)]
 
     return call
 
@@ -87,9 +87,9 @@ def test_requests_whose_end_is_not_clear(line, name, statuses):
 
 @pytest.mark.parametrize("raw", [b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET / / HTTP/1.1\r\n\r\n", b"\0\r\n\r\n"])
 def test_a_bad_first_line_ends_the_connection(raw, served):
-    said = exchanged(served.server_address, raw + INSIDE.replace(b"HOST", b"127.0.0.1:%d" % served.server_port))
-    assert said.count(b'{"error":') == 1  # without a head, where no version was asked for
-    assert b"structures" not in said
+    received = exchanged(served.server_address, raw + INSIDE.replace(b"HOST", b"127.0.0.1:%d" % served.server_port))
+    assert received.count(b'{"error":') == 1  # without a head, where no version was asked for
+    assert b"structures" not in received
 
 
 def test_a_body_that_ends_early_is_not_run(statuses):

@@ -214,11 +214,11 @@ def test_recorded_runs_are_answers(tmp_path):
     for name in STORIES:
         runs = json.loads((folder / f"{name}.json").read_text())["runs"]
         assert len(runs) == precompute.RUNS
-        for told in runs:
-            asked = {"structure": name, "seed": told["run"]["seed"]}
-            assert told["run"] == json.loads(json.dumps(answer(read(asked))))
-            assert all(noise["same_trace"] for noise in told["redraws"])
-            assert len({json.dumps(noise) for noise in told["redraws"]}) == precompute.REDRAWS
+        for recorded in runs:
+            asked = {"structure": name, "seed": recorded["run"]["seed"]}
+            assert recorded["run"] == json.loads(json.dumps(answer(read(asked))))
+            assert all(noise["same_trace"] for noise in recorded["redraws"])
+            assert len({json.dumps(noise) for noise in recorded["redraws"]}) == precompute.REDRAWS
     assert (folder / "embed.js").exists()
     assert not any((folder / name).exists() for name in ("index.html", "address.js"))
     assert sum(file.stat().st_size for file in folder.iterdir()) < 500_000

@@ -13,7 +13,7 @@ import torch
 import gumtrace as gt
 from gumtrace.fuzz import drawing, driver, laws, numbers, requests
 from gumtrace.fuzz import estimators as fuzzed
-from gumtrace.fuzz.__main__ import main, table, told
+from gumtrace.fuzz.__main__ import describe, main, table
 from gumtrace.fuzz.cases import Case
 from gumtrace.fuzz.driver import Settings, fuzz
 from gumtrace.fuzz.jobs import ROUND, job, run
@@ -202,7 +202,7 @@ def test_a_worker_that_ends_is_reported_and_replaced(target, how, monkeypatch):
     assert failure.index == 2
     assert how in failure.name
     assert "how it came about" in failure.script
-    words = told(failure, 7, "cpu")
+    words = describe(failure, 7, "cpu")
     assert "--seed 7 --replay 2" in words
     assert how in table(summary)
 
@@ -221,7 +221,8 @@ def test_a_minute_of_it():
     """Bounded by cases, so that it is the same everywhere."""
     words = []
     summary = fuzz(
-        Settings(seed=0, seconds=None, cases=MINUTE, workers=1), lambda failure: words.append(told(failure, 0, "cpu"))
+        Settings(seed=0, seconds=None, cases=MINUTE, workers=1),
+        lambda failure: words.append(describe(failure, 0, "cpu")),
     )
     assert words == []
     assert summary.total > 100_000

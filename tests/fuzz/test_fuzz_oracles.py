@@ -126,7 +126,7 @@ def test_where_rounding_decides_the_librarys_choice_is_followed(structure, shape
     s = Subject(Case(structure, torch.zeros(shape, dtype=torch.float64), noise, settings), Counter())
     checks.traces(s)
     checks.log_prob(s)
-    assert s.told.unsure.sum() > 25
+    assert s.outcome.unsure.sum() > 25
 
 
 @pytest.mark.parametrize(
@@ -144,29 +144,29 @@ def test_traces_are_counted(structure, shape, settings, count):
 def test_chances_sum_to_one(structure):
     for seed in range(5):
         case = small(structure, seed)
-        told = every_outcome(case, 0, 2000)
-        x = np.repeat(case.x, len(told.winners), 0)
-        assert np.exp(formula.log_prob(x, told)).sum() == pytest.approx(1, abs=1e-12)
+        outcome = every_outcome(case, 0, 2000)
+        x = np.repeat(case.x, len(outcome.winners), 0)
+        assert np.exp(formula.log_prob(x, outcome)).sum() == pytest.approx(1, abs=1e-12)
 
 
 @every_structure
 def test_derivatives_of_the_formula(structure):
     """Against differences of the formula itself."""
     case = small(structure, 3)
-    told = every_outcome(case, 0, 2000).at(slice(0, 5))
-    x = np.repeat(case.x, len(told.winners), 0)
+    outcome = every_outcome(case, 0, 2000).at(slice(0, 5))
+    x = np.repeat(case.x, len(outcome.winners), 0)
     keys = np.flatnonzero(case.racing[0])
     weight = rng(1).normal(size=len(x))
     along = np.where(case.racing, rng(2).normal(size=x.shape), 0.0)
-    grad = formula.gradient(x, told, weight)
-    curve = formula.curvature(x, told, along)
+    grad = formula.gradient(x, outcome, weight)
+    curve = formula.curvature(x, outcome, along)
     for k in keys:
         up, down = x.copy(), x.copy()
         up[:, k] += 1e-5
         down[:, k] -= 1e-5
-        slope = (formula.log_prob(up, told) - formula.log_prob(down, told)) / 2e-5
+        slope = (formula.log_prob(up, outcome) - formula.log_prob(down, outcome)) / 2e-5
         np.testing.assert_allclose(grad[:, k], weight * slope, atol=1e-8)
-        bend = formula.gradient(up, told, np.ones(len(x))) - formula.gradient(down, told, np.ones(len(x)))
+        bend = formula.gradient(up, outcome, np.ones(len(x))) - formula.gradient(down, outcome, np.ones(len(x)))
         np.testing.assert_allclose(curve[:, k], (bend * along).sum(1) / 2e-5, atol=1e-8)
 
 
@@ -174,21 +174,21 @@ def test_derivatives_of_the_formula(structure):
 def test_gradient_of_the_noise_given_a_trace(structure):
     """E = Σ minima + fresh, written out with fixed uniforms, and differentiated by torch."""
     case = small(structure, 4)
-    told = every_outcome(case, 0, 2000).at(slice(0, 3))
-    x = torch.from_numpy(np.repeat(case.x, 3, 0)[: len(told.winners)]).requires_grad_()
-    members = torch.from_numpy(told.members).double()
-    there = torch.from_numpy(told.winners >= 0)
+    outcome = every_outcome(case, 0, 2000).at(slice(0, 3))
+    x = torch.from_numpy(np.repeat(case.x, 3, 0)[: len(outcome.winners)]).requires_grad_()
+    members = torch.from_numpy(outcome.members).double()
+    there = torch.from_numpy(outcome.winners >= 0)
     totals = torch.where(members > 0, x[:, None, :], -torch.inf).logsumexp(-1)
     unit = torch.from_numpy(rng(1).exponential(size=tuple(there.shape)))
     minima = torch.where(there, unit / torch.where(there, totals, 0.0).exp(), 0.0)
-    won = torch.from_numpy(formula._won(told)) > 0
+    won = torch.from_numpy(formula._won(outcome)) > 0
     racing = torch.from_numpy(np.isfinite(case.x)).expand(x.shape)
     fresh = torch.from_numpy(rng(2).exponential(size=tuple(x.shape))) / torch.where(racing, x, 0.0).exp()
     e = torch.einsum("ibk,ib->ik", members, minima) + torch.where(won, 0.0, fresh)
     noise = torch.where(racing, -e.log(), 0.0)
     weight = rng(3).normal(size=tuple(x.shape))
     (expected,) = torch.autograd.grad((noise * torch.from_numpy(weight))[racing].sum(), x)
-    ours = formula.conditional_gradient(x.detach().numpy(), told, noise.detach().numpy(), weight)
+    ours = formula.conditional_gradient(x.detach().numpy(), outcome, noise.detach().numpy(), weight)
     np.testing.assert_allclose(ours[racing.numpy()], expected[racing].numpy(), atol=1e-9)
 
 

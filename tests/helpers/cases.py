@@ -1,7 +1,7 @@
 """The one table of structures that the tests go through, by what they are tested for:
 
 CASES       what every structure promises: small distributions with masks, ragged and of the smallest sizes
-SMALL       laws, noise given a trace, derivatives: one item with its literal twin and the number of its traces
+SMALL       laws, noise given a trace, derivatives: one item with its literal reference and the number of its traces
 FAST        estimators: as few traces as make their gradients interesting
 RAGGED      padded batches against their items alone
 OPENING     what the explorer opens with
@@ -170,7 +170,7 @@ every = pytest.mark.parametrize("case", CASES, ids=str)
 class Small(NamedTuple):
     name: str
     dist: gt.structures.Structure
-    twin: object  # the same as an algorithm for `Custom`
+    reference: object  # the same as an algorithm for `Custom`
     ordered: bool  # whether decisions come one after the other
     traces: int  # how many it has, counted by hand
 

@@ -93,12 +93,12 @@ def check_numbers(seen, decided, step):
     assert seen["trace"]["more"] == f"log P = {running:.3f}".replace("-", "−")
     assert seen["decision"]["text"] == (shown(step.probability) if step else "–")
     assert seen["decision"]["value"] is None if step is None else float(seen["decision"]["value"]) == step.probability
-    for row, told in zip(seen["rows"], decided, strict=True):
-        assert int(row["winner"]) == told.winner
-        assert list(map(int, row["racing"].split())) == list(told.members)
-        assert float(row["probability"]) == pytest.approx(told.probability)
-        assert float(row["running"]) == pytest.approx(told.running)
-        assert row["texts"][3:] == [shown(told.probability), f"{told.running:.3f}".replace("-", "−")]
+    for row, past in zip(seen["rows"], decided, strict=True):
+        assert int(row["winner"]) == past.winner
+        assert list(map(int, row["racing"].split())) == list(past.racing)
+        assert float(row["probability"]) == pytest.approx(past.probability)
+        assert float(row["running"]) == pytest.approx(past.running)
+        assert row["texts"][3:] == [shown(past.probability), f"{past.running:.3f}".replace("-", "−")]
 
 
 def check_race(seen, step, removed):
@@ -108,8 +108,8 @@ def check_race(seen, step, removed):
     }
     assert states["wins"] == {step.winner}
     assert states.get("leaves", set()) == removed
-    assert states.get("racing", set()) == set(step.members) - {step.winner} - removed
-    assert {int(key) for key, text in seen["chances"].items() if text} == set(step.members)
+    assert states.get("racing", set()) == set(step.racing) - {step.winner} - removed
+    assert {int(key) for key, text in seen["chances"].items() if text} == set(step.racing)
     assert seen["chances"][str(step.winner)] == shown(step.probability)
 
 

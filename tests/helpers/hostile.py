@@ -155,12 +155,12 @@ HOSTILE = dict(_all())
 
 def run_all(names: list[str]) -> dict[str, str]:
     """What each said. A child runs them in turn; where it dies, the next child continues behind that place."""
-    said: dict[str, str] = {}
-    while len(said) < len(names):
+    answered: dict[str, str] = {}
+    while len(answered) < len(names):
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
-            for name in names[len(said) :]:
+            for name in names[len(answered) :]:
                 signal.alarm(20)
                 os.write(write, (json.dumps(_ending(HOSTILE[name])) + "\n").encode())
             os._exit(0)
@@ -170,8 +170,8 @@ def run_all(names: list[str]) -> dict[str, str]:
         _, status = os.waitpid(child, 0)
         if status != 0:
             answers.append(f"crashed: {signal.Signals(os.WTERMSIG(status)).name}")
-        said |= zip(names[len(said) :], answers, strict=False)
-    return said
+        answered |= zip(names[len(answered) :], answers, strict=False)
+    return answered
 
 
 def _ending(run) -> str:

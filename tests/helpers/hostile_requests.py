@@ -59,7 +59,7 @@ def _run(rng: random.Random, port: int) -> bytes:
 
 def exchanged(address: tuple[str, int], raw: bytes) -> bytes:
     """What a server says to some bytes, until it ends the connection. AssertionError: it does not."""
-    said = b""
+    received = b""
     with socket.create_connection(address, timeout=PATIENCE) as connection:
         try:
             with suppress(ConnectionError):  # it may go away before all is sent
@@ -67,12 +67,12 @@ def exchanged(address: tuple[str, int], raw: bytes) -> bytes:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_WR)
             while part := connection.recv(65_536):
-                said += part
+                received += part
         except TimeoutError:
             raise AssertionError(f"no end of the answer to {raw[:300]!r}") from None
         except ConnectionError:  # it had not read all when it went away
             pass
-    return said
+    return received
 
 
 def check_request(address: tuple[str, int], raw: bytes) -> None:

@@ -1,5 +1,5 @@
-"""For tests of the Triton kernels against their CPU twins: small geometries of every kind, log-rates, noise, and memory
-that tells who did not write it. On a GPU where there is one, else in Triton's interpreter (conftest.py) on the CPU."""
+"""For tests of the Triton kernels against those of the CPU: small geometries of every kind, log-rates, noise, and
+memory that tells who did not write it. On a GPU, or without one in Triton's interpreter (conftest.py) on the CPU."""
 
 import pytest
 import torch
@@ -155,7 +155,7 @@ def same(ours, theirs, rtol=2e-5, atol=2e-5):
     torch.testing.assert_close(ours.cpu(), theirs.cpu(), rtol=rtol, atol=atol)
 
 
-def twin_traces(geometry, kind, dtype):
+def cpu_traces(geometry, kind, dtype):
     sizes = sizes_of(geometry, kind)
     g = noise(geometry, kind, dtype)
     return g, sizes, cpu.trace(geometry, g, sizes)

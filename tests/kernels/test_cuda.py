@@ -1,4 +1,4 @@
-"""The Triton kernels against their CPU twins: on a GPU where there is one, else in Triton's interpreter on the CPU."""
+"""The Triton kernels against those of the CPU: on a GPU where there is one, else in Triton's interpreter on the CPU."""
 
 import kernelcases
 import pytest
@@ -11,6 +11,7 @@ from kernelcases import (
     SAMPLES,
     SCALES,
     arborescence,
+    cpu_traces,
     every_geometry,
     kinds_for,
     matching,
@@ -21,7 +22,6 @@ from kernelcases import (
     sizes_of,
     spanning_tree,
     subset,
-    twin_traces,
 )
 
 from gumtrace.kernels.cpu import ops as cpu
@@ -38,7 +38,7 @@ poisoned, small_tiles = kernelcases.poisoned, kernelcases.small_tiles
 @kinds_for("random", "ties", "masked")
 @pytest.mark.slow
 def test_traces_are_the_same(geometry, dtype, kind):
-    g, sizes, (winners, links, status) = twin_traces(geometry, kind, dtype)
+    g, sizes, (winners, links, status) = cpu_traces(geometry, kind, dtype)
     ours = cuda.trace(geometry, *on(DEVICE, g, sizes))
     for mine, theirs in zip(ours, (winners, links, status), strict=True):
         assert torch.equal(mine.cpu(), theirs)
@@ -60,7 +60,7 @@ def test_sampling_is_the_trace_of_its_noise(geometry, dtype, kind):
 @pytest.mark.slow
 def test_log_probs_and_gradients(geometry, dtype, kind):
     x = rates(geometry, kind, dtype)
-    _, _, (winners, links, _) = twin_traces(geometry, kind, dtype)
+    _, _, (winners, links, _) = cpu_traces(geometry, kind, dtype)
     log_prob, totals = cpu.log_prob(geometry, x, winners, links)
     ours = cuda.log_prob(geometry, *on(DEVICE, x, winners, links))
     same(ours[0], log_prob)
@@ -93,7 +93,7 @@ def test_rows_longer_than_a_block(geometry, dtype, monkeypatch):
 def test_maps(geometry, dtype, kind):
     """The bilinear maps behind second derivatives."""
     x = rates(geometry, kind, dtype).repeat(SAMPLES, 1)
-    _, _, (winners, links, _) = twin_traces(geometry, kind, dtype)
+    _, _, (winners, links, _) = cpu_traces(geometry, kind, dtype)
     totals = cpu.log_prob(geometry, x, winners, links)[1].to(dtype)
     h = torch.randn(totals.shape, generator=seeded(6), dtype=dtype)
     near = 1e-4 if dtype == torch.float32 and kind != "wide" else 2e-3 if dtype == torch.float32 else 1e-8
@@ -131,7 +131,7 @@ def test_conditional_gives_the_trace_back(geometry, dtype, kind):
 @pytest.mark.parametrize("kind", ["random", "ties", "masked"])
 def test_arborescence_heads(kind):
     geometry = arborescence(9, 2)
-    _, _, (winners, links, _) = twin_traces(geometry, kind, torch.float32)
+    _, _, (winners, links, _) = cpu_traces(geometry, kind, torch.float32)
     ours = cuda.arborescence_heads(geometry, *on(DEVICE, winners, links))
     assert torch.equal(ours.cpu(), cpu.arborescence_heads(geometry, winners, links))
 

@@ -1,4 +1,4 @@
-"""The Triton kernels, and some of their CPU twins, on what is not as it should be: numbers that are none, traces from
+"""The Triton kernels, and some of the CPU, on what is not as it should be: numbers that are none, traces from
 anywhere. Nothing may be read or written outside, or before it was written; `poisoned` looks after that."""
 
 import kernelcases

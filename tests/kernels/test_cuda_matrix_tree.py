@@ -106,7 +106,7 @@ CASES = [
     (17, 1, 8),
     (17, 2, UNDIRECTED),
 ]
-if FULL:  # sizes at which the number of lanes, of elements a lane and of warps changes
+if FULL:  # sizes at which the number of lanes, of elements per lane and of warps changes
     CASES += cases([8, 9, 16, 17, 31, 32, 33, 50, 64, 65, 128], (UNDIRECTED, 0, 7))
 
 

@@ -70,7 +70,7 @@ def inputs(shape, kind):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_operator_is_its_twin(name):
+def test_every_operator_is_as_on_the_cpu(name):
     from gumtrace.kernels.cuda import ops as cuda
 
     shape, make = CASES[name]

@@ -91,9 +91,9 @@ def arrows(ax):
 
 @pytest.mark.parametrize("name", MAKE)
 def test_a_panel_for_each_decision_and_one_for_the_structure(name):
-    dist, trace, told, panels = drawn(name)
-    assert len(panels) == len(told) + 1
-    for number, (ax, step) in enumerate(zip(panels, told, strict=False), 1):
+    dist, trace, listed, panels = drawn(name)
+    assert len(panels) == len(listed) + 1
+    for number, (ax, step) in enumerate(zip(panels, listed, strict=False), 1):
         assert ax.get_title().startswith(f"{number}. ")
         assert caption(ax).endswith(f" wins, P = {step.probability:.2f}")
     assert panels[-1].get_title() == "the structure"
@@ -104,10 +104,10 @@ def test_a_panel_for_each_decision_and_one_for_the_structure(name):
 
 @pytest.mark.parametrize("name", ["subset", "permutation", "masked permutation", "custom"])
 def test_bars_are_the_chances_of_those_who_race(name):
-    _, trace, told, panels = drawn(name)
-    for ax, step in zip(panels, told, strict=False):
+    _, trace, listed, panels = drawn(name)
+    for ax, step in zip(panels, listed, strict=False):
         heights = bars(ax)
-        assert {k for k, height in heights.items() if height > 0} == set(step.members)
+        assert {k for k, height in heights.items() if height > 0} == set(step.racing)
         assert sum(heights.values()) == pytest.approx(1)
         assert heights[step.winner] == pytest.approx(step.probability)
     if name == "permutation":
@@ -117,25 +117,25 @@ def test_bars_are_the_chances_of_those_who_race(name):
 
 @pytest.mark.parametrize("name", ["tree", "padded tree", "forest", "large forest", "sparse tree"])
 def test_edges_that_race_and_edges_that_won(name):
-    _, _, told, panels = drawn(name)
-    for before, (ax, step) in enumerate(zip(panels, told, strict=False)):
-        assert lines(ax) == len(step.members) + before
-    assert lines(panels[-1]) == len(told)
+    _, _, listed, panels = drawn(name)
+    for before, (ax, step) in enumerate(zip(panels, listed, strict=False)):
+        assert lines(ax) == len(step.racing) + before
+    assert lines(panels[-1]) == len(listed)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_arrows_that_race_and_arrows_that_won(seed):
-    _, trace, told, panels = drawn("arborescence", seed)
-    for before, (ax, step) in enumerate(zip(panels, told, strict=False)):
-        assert arrows(ax) == len(step.members) + before
+    _, trace, listed, panels = drawn("arborescence", seed)
+    for before, (ax, step) in enumerate(zip(panels, listed, strict=False)):
+        assert arrows(ax) == len(step.racing) + before
     assert arrows(panels[-1]) == 4 == trace.value.sum()
 
 
 def test_tokens_that_race_and_tokens_that_won():
-    _, _, told, panels = drawn("binary tree")
-    for before, (ax, step) in enumerate(zip(panels, told, strict=False)):
+    _, _, listed, panels = drawn("binary tree")
+    for before, (ax, step) in enumerate(zip(panels, listed, strict=False)):
         dots = [c for c in ax.collections if isinstance(c, PathCollection)]
-        assert len(dots) == len(step.members) + before
+        assert len(dots) == len(step.racing) + before
 
 
 def test_names():

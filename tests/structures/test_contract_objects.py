@@ -85,12 +85,12 @@ def _saved(x):
 def test_copies(case, again):
     d = case((3,))
     trace = d.sample_trace((2,))
-    twin, twin_trace = again(d), again(trace)
-    assert repr(twin) == repr(d)
-    assert_same(everything(twin), everything(d))
-    assert twin_trace.equals(trace).all()
-    assert_same(twin_trace.value, trace.value)
-    assert_same(twin.trace_log_prob(twin_trace), d.trace_log_prob(trace))
+    copied, copied_trace = again(d), again(trace)
+    assert repr(copied) == repr(d)
+    assert_same(everything(copied), everything(d))
+    assert copied_trace.equals(trace).all()
+    assert_same(copied_trace.value, trace.value)
+    assert_same(copied.trace_log_prob(copied_trace), d.trace_log_prob(trace))
 
 
 @every

@@ -66,7 +66,7 @@ class Config:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not self.learn_temperature and "learn_temperature" not in self.estimator_type.settings():
-            raise ValueError(f"learn_temperature is REBAR's: {self.estimator} learns none")
+            raise ValueError(f"learn_temperature: {self.estimator} does not learn a temperature, REBAR does")
         for name in ("temperature", "lr", "estimator_lr"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
@@ -81,11 +81,11 @@ class Config:
             )
         if not self.items:
             raise ValueError(
-                f"{self.estimator} with {self.k} samples makes {self.calls_an_item} calls for one item: more "
-                f"than the {self.calls} of an iteration"
+                f"{self.estimator} with {self.k} samples makes {self.calls_per_item} calls for one item, more "
+                f"than the {self.calls} of an iteration: raise calls, or lower samples"
             )
         if self.items % self.shards:
-            raise ValueError(f"{self.items} items cannot be shared out evenly to {self.shards} shards")
+            raise ValueError(f"{self.items} items cannot be divided evenly among {self.shards} shards")
 
     @property
     def estimator_type(self) -> type[Estimator]:
@@ -103,13 +103,13 @@ class Config:
         return self.samples or self.estimator_type.settings()["samples"]
 
     @property
-    def calls_an_item(self) -> int:
+    def calls_per_item(self) -> int:
         return self.k * self.estimator_type.calls_per_sample
 
     @property
     def items(self) -> int:
         """In a batch."""
-        return self.calls // self.calls_an_item
+        return self.calls // self.calls_per_item
 
     def replace(self, **changes: Any) -> Self:
         return dataclasses.replace(self, **changes)

@@ -20,7 +20,7 @@ def build_estimator(config: Config, critic: Make | None = None, surrogate: Make 
     """
     cls = config.estimator_type
     if critic is None and "critic" in cls.settings():
-        raise ValueError(f"{config.estimator} needs a critic, and this experiment has none")
+        raise ValueError(f"{config.estimator} needs a critic, which this experiment does not provide")
     modules = {name: make for name, make in (("critic", critic), ("surrogate", surrogate)) if make is not None}
     return cls.from_settings({**vars(config), "samples": config.k}, **modules)
 

@@ -124,7 +124,7 @@ class Experiment(nn.Module, ABC):
 
     def read_test(self, file: Path) -> None:
         """Take what is in a file for the test set: the data have a format of their own."""
-        raise NotImplementedError(f"{self.name} reads no files in place of its test set")
+        raise NotImplementedError(f"{self.name} cannot read a file in place of its test set")
 
     @classmethod
     def reads_files(cls) -> bool:
@@ -161,10 +161,10 @@ class Experiment(nn.Module, ABC):
             raise OtherWeights(shorten(f"Missing key(s) in state_dict: {', '.join(missing)}", 200, placeholder=" ..."))
         for name, value in own.items():
             if not is_plain(state_dict[name], value):
-                raise OtherWeights(f"{name} is no tensor of {value.dtype}")
+                raise OtherWeights(f"{name} is not a {value.dtype} tensor")
             if state_dict[name].ndim != value.ndim:  # of several numbers some versions of torch would take the first
                 raise OtherWeights(
-                    f"size mismatch for {name}: {value.ndim} dimensions, and not {state_dict[name].ndim}"
+                    f"size mismatch for {name}: expected {value.ndim} dimensions, got {state_dict[name].ndim}"
                 )
 
     def compile_parts(self) -> None:

@@ -99,7 +99,7 @@ def _load(where: str) -> Any:
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):  # one that the module imports
             raise
-        raise ValueError(f"{where}: there is no module {error.name!r}") from None
+        raise ValueError(f"{where}: module {error.name!r} not found") from None
     for name in path.split("."):
         if not hasattr(found, name):
             raise ValueError(f"{where}: {module} has no {name}")
@@ -115,5 +115,5 @@ def _checked(experiment: Any, where: str) -> type[Experiment]:
     if missing:
         raise ValueError(f"{where} lacks {', '.join(missing)}")
     if not re.fullmatch(r"[\w.-]+", experiment.name):  # it names folders
-        raise ValueError(f"{where}: a name has letters, digits, '.', '_' and '-', and not {experiment.name!r}")
+        raise ValueError(f"{where}: a name may contain letters, digits, '.', '_' and '-', got {experiment.name!r}")
     return experiment

@@ -50,7 +50,7 @@ def test_a_run_that_was_never_evaluated_is_left_out(capsys):
     ("argv", "message"),
     [
         (["quadratic", "nowhere"], "no run of quadratic in nowhere"),
-        (["quadratc"], "no run in quadratc; experiments are {names}"),
+        (["quadratc"], "no run in quadratc: name a folder of runs or an experiment ({names})"),
         (["quadratic", "--device", "nowhere"], "device 'nowhere' cannot be used"),
     ],
 )

@@ -94,11 +94,11 @@ def test_what_the_command_refuses(tmp_path, capsys, options, message):
     out = ["--out", str(tmp_path / "sweep")]
     claim(make(tmp_path))
     assert main(["sweep", "quadratic", *out, *options]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("gumtrace sweep: ")
-    assert message in said
-    assert len(said.splitlines()) == 1
-    assert "secret" not in said
+    output = capsys.readouterr().err
+    assert output.startswith("gumtrace sweep: ")
+    assert message in output
+    assert len(output.splitlines()) == 1
+    assert "secret" not in output
 
 
 @pytest.mark.parametrize(

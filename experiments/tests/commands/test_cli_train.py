@@ -61,16 +61,16 @@ def test_profile(tmp_path, capsys):
     [
         (["--seeds", "a"], "seeds are numbers and ranges"),
         (["--seeds", "1,1"], "a seed appears twice"),
-        (["--seeds", "0,3-1"], "3-1 is no range"),
+        (["--seeds", "0,3-1"], "3-1 is not a range"),
         (["--seeds", ","], "seeds are numbers and ranges"),
         (["--seeds", "1,2", "--seed", "0"], "give one of them"),
         (["--seeds", "1,2", "--seed=5"], "give one of them"),
         (["--profile", "--profile-updates", "0"], "profile_updates must be at least 1, got 0"),
-        (["--profile", "--seeds", "0-3"], "it takes no --seeds"),
-        (["--profile", "--seeds", "0-3", "--graph"], "it takes no --seeds and no --graph"),
-        (["--profile", "--graph"], "it takes no --graph"),
+        (["--profile", "--seeds", "0-3"], "leave out --seeds"),
+        (["--profile", "--seeds", "0-3", "--graph"], "leave out --seeds and --graph"),
+        (["--profile", "--graph"], "leave out --graph"),
         (["--profile", "--profile-trace", "/no/such/folder/x.json"], "'/no/such/folder/x.json'"),
-        (["--calls", "1000"], "the training set only 40"),
+        (["--calls", "1000"], "the training set has only 40"),
         (["--graph"], "graph=True needs a CUDA device"),
         (["--device", "nowhere"], "nowhere"),
     ],
@@ -78,9 +78,9 @@ def test_profile(tmp_path, capsys):
 def test_what_is_wrong(argv, message, tmp_path, capsys):
     where = ["--out", str(tmp_path / "runs"), "--data", str(tmp_path / "data")]
     assert main(["train", "graph-layout", *TINY, *where, *argv]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert len(said.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert message in output
+    assert len(output.splitlines()) == 1
     assert not list(tmp_path.rglob("config.json"))  # nothing that would count as a run
 
 

@@ -96,12 +96,12 @@ def assert_equal(ours, theirs):
 @pytest.mark.parametrize("training", [True, False])
 def test_the_encoder_is_the_literal_one(n, training):
     model = make(Encoder, n).train(training)
-    twin = copy.deepcopy(model)
+    other = copy.deepcopy(model)
     positions = frames(n, ITEMS, FRAMES)
-    ours, theirs = model(positions), literal_encoder(twin, positions)
+    ours, theirs = model(positions), literal_encoder(other, positions)
     assert_equal([ours], [theirs])
-    assert_equal(gradients(model, ours), gradients(twin, theirs))
-    assert_equal(*([b for b in m.buffers() if b.is_floating_point()] for m in (model, twin)))  # running statistics
+    assert_equal(gradients(model, ours), gradients(other, theirs))
+    assert_equal(*([b for b in m.buffers() if b.is_floating_point()] for m in (model, other)))  # running statistics
     start = make(Encoder, n).mlp4.norm.running_var
     assert torch.equal(model.mlp4.norm.running_var, start) == (not training)
 

@@ -201,7 +201,7 @@ def test_the_gradient_s_standard_deviation_is_that_over_draws():
 
 
 def literal_metrics(model, values, unrolled=False):
-    """On the validation set, of one tree a graph, with the networks in the mode that they are in."""
+    """On the validation set, of one tree per graph, with the networks in the mode that they are in."""
     positions, true = model.data.valid
     elbo = kl = 0.0
     pairs = {"tree": [], "others": []}  # of those that are taken for edges, which are
@@ -225,7 +225,7 @@ def literal_metrics(model, values, unrolled=False):
 @PROTOCOLS
 @torch.no_grad()
 def test_evaluation_is_the_literal_one(training, monkeypatch):
-    """Of one sample a graph, teacher-forced whatever the training was, and with the statistics that batch norm has
+    """Of one sample per graph, teacher-forced whatever the training was, and with the statistics that batch norm has
     learned: not of the most likely tree, nor unrolled, nor with the statistics of what is evaluated."""
     monkeypatch.setattr(experiment, "CHUNK", 3)
     model = made(training=training, seed=5)

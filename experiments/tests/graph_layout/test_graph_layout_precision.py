@@ -81,7 +81,7 @@ def test_no_graph_breaks():
     n, structure = 5, trees(5, SAMPLES, ITEMS, dtype=torch.float32)
     positions = frames(n, ITEMS, FRAMES, dtype=torch.float32)
     encoder, decoder = make(Encoder, n, torch.float32), make(FusedDecoder, n, torch.float32)
-    twin = copy.deepcopy(encoder)
+    other = copy.deepcopy(encoder)
 
     def run(encoder, forward, unroll):
         with torch.autocast("cpu", torch.bfloat16):
@@ -91,7 +91,7 @@ def test_no_graph_breaks():
 
     parts = [torch.compile(f, fullgraph=True, backend="aot_eager") for f in (encoder, decoder, decoder.unroll)]
     compiled = [*run(*parts)]
-    for ours, theirs in zip(compiled, run(twin, decoder, decoder.unroll), strict=True):
+    for ours, theirs in zip(compiled, run(other, decoder, decoder.unroll), strict=True):
         torch.testing.assert_close(ours, theirs)
     sum(x.square().sum() for x in compiled).backward()
     assert all(p.grad.isfinite().all() for p in [*encoder.parameters(), *decoder.parameters()])

@@ -50,13 +50,13 @@ def check_read(read: Callable[[], Any], refusal: type[Exception], named: Path, a
     try:
         read()
     except refusal as error:
-        said = str(error)
+        output = str(error)
     except Exception as error:
         raise AssertionError(f"{about}: {type(error).__name__}: {error}") from error
     else:
         return True
-    assert len(said.splitlines()) == 1, f"{about}: {said}"
-    assert str(named) in said, f"{about}: {said}"
+    assert len(output.splitlines()) == 1, f"{about}: {output}"
+    assert str(named) in output, f"{about}: {output}"
     return False
 
 
@@ -79,9 +79,9 @@ def put_back(folder: Path, before: dict[str, bytes]) -> None:
 def damage_checkpoint(folder: Path, rng: random.Random) -> tuple[str, bool]:
     """Changes one of a run's checkpoints. Returns what was done, and whether the file's checksums tell: then it must be
     refused, or hold what it held."""
-    path, told = folder / rng.choice(CHECKPOINTS), rng.random() < 0.7
-    path.write_bytes((mutated if told else repacked)(path.read_bytes(), rng))
-    return f"{path.name} {'mutated' if told else 'mutated, with the right checksums'}", told
+    path, detectable = folder / rng.choice(CHECKPOINTS), rng.random() < 0.7
+    path.write_bytes((mutated if detectable else repacked)(path.read_bytes(), rng))
+    return f"{path.name} {'mutated' if detectable else 'mutated, with the right checksums'}", detectable
 
 
 def check_resumed(folder: Path, resume: Callable[[], Any], result: Any, about: str, exact: bool = True) -> bool:
@@ -103,16 +103,16 @@ def in_child(check: Callable[[], Any]) -> Any:
     if child == 0:
         signal.alarm(60)
         try:
-            said = {"returned": check()}
+            output = {"returned": check()}
         except BaseException as error:
-            said = {"raised": f"{type(error).__name__}: {error}"}
-        os.write(write, json.dumps(said).encode()[:60_000])
+            output = {"raised": f"{type(error).__name__}: {error}"}
+        os.write(write, json.dumps(output).encode()[:60_000])
         os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
-        said = pipe.read()
+        output = pipe.read()
     _, status = os.waitpid(child, 0)
     assert status == 0, f"the process was ended by {signal.Signals(os.WTERMSIG(status)).name}"
-    answer = json.loads(said)
+    answer = json.loads(output)
     assert "raised" not in answer, answer["raised"]
     return answer["returned"]

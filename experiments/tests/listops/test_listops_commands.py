@@ -91,7 +91,7 @@ def test_others_read_no_files(tmp_path, capsys, monkeypatch):
     for words in (["evaluate", str(seed)], ["plot", "treebank", "--run", str(seed)]):
         capsys.readouterr()
         assert main([*words, "--file", "a.tsv"]) == 2
-        assert f"gumtrace {words[0]}: treebank reads no files in place of its test set" in capsys.readouterr().err
+        assert f"gumtrace {words[0]}: treebank cannot read a file in place of its test set" in capsys.readouterr().err
 
 
 def test_the_file_takes_the_place_of_the_test_set_alone(tmp_path):
@@ -140,5 +140,5 @@ def test_the_notes_have_their_shares():
     found = shares(generate(progress=False).test)
     notes = " ".join((RESULTS / "listops" / "NOTES.md").read_text(encoding="utf-8").split())
     own, every = (f"{100 * found[name]:.1f} %" for name in ("own", "every"))
-    said = f"own digits, the first operator is right for {own} of the test set; applied to all digits, for {every}."
-    assert said in notes
+    sentence = f"own digits, the first operator is right for {own} of the test set; applied to all digits, for {every}."
+    assert sentence in notes

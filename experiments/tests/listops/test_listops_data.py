@@ -129,7 +129,7 @@ def test_moves_to_a_device():
         ({"lengths": (10,)}, "the least and the greatest one"),
         ({"lengths": (50, 10)}, "the least and the greatest one"),
         ({"lengths": (0, 50)}, "the least and the greatest one"),
-        ({"lengths": (10, 15)}, "depth 5 takes 16 tokens or more, not 15 at most"),
+        ({"lengths": (10, 15)}, "depth 5 needs at least 16 tokens, got lengths up to 15"),
         ({"depths": ()}, "different positive numbers"),
         ({"depths": (0, 1)}, "different positive numbers"),
         ({"depths": (1, 2, 1)}, "different positive numbers"),

@@ -220,7 +220,7 @@ def test_search(estimator, name, value):
     config = ListOps.config_type(estimator=estimator)
     found = ListOps.search(config, optuna.trial.FixedTrial(asked))
     assert found == config.replace(**asked)
-    assert found.calls == 100 == found.items * found.calls_an_item
+    assert found.calls == 100 == found.items * found.calls_per_item
 
 
 @pytest.mark.parametrize(

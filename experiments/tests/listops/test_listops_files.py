@@ -63,8 +63,8 @@ def test_what_is_left_out_is_said(tmp_path, capsys):
     read(path)
     assert capsys.readouterr().err == ""
     read(path, SAMPLED, max_length=7)
-    said = f"{path}: 3 of 4 expressions are left out; the others have only [MIN [MAX [MED and at most 7 tokens\n"
-    assert capsys.readouterr().err == said
+    message = f"{path}: 3 of 4 expressions are left out; the others have only [MIN [MAX [MED and at most 7 tokens\n"
+    assert capsys.readouterr().err == message
 
 
 # --- a folder of them ---
@@ -89,7 +89,7 @@ def test_a_folder(tmp_path):
 
 
 def test_a_folder_without_them(tmp_path):
-    with pytest.raises(ValueError, match=r"there is no train\*.tsv \(or .tsv.xz\)\. .*--data.*without --original"):
+    with pytest.raises(ValueError, match=r"has no train\*.tsv \(or .tsv.xz\): .*--data.*leave out --original"):
         read_folder(tmp_path, 10)
     for name in ("train.tsv", "test.tsv", "test_d8.tsv.xz"):
         written(tmp_path, lines("[MAX 9 ]"), name)
@@ -104,7 +104,7 @@ def test_some_operators(tmp_path):
     path = written(tmp_path)
     assert texts(read(path, SAMPLED)) == ["[MAX 1 7 2 ]", "[MED 3 5 [MIN 2 3 ] ]"]
     assert len(read(path, set(OPERATORS) - {"[SM"}).answers) == 3
-    with pytest.raises(ValueError, match=r"'MIN' is no operator; these are: \[MIN "):
+    with pytest.raises(ValueError, match=r"unknown operator 'MIN': choose from \[MIN "):
         read(path, ["MIN"])
 
 
@@ -121,12 +121,12 @@ def test_some_lengths(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "a digit, a tab and an expression should be here, not ''"),
-        ("7 [MAX 1 7 ]", "a digit, a tab and an expression should be here"),
-        ("12\t[MAX 1 7 ]", "a digit, a tab and an expression should be here"),
-        ("x\t[MAX 1 7 ]", "a digit, a tab and an expression should be here"),
-        ("\t[MAX 1 7 ]", "a digit, a tab and an expression should be here"),
-        ("7\t", "there is no expression"),
+        ("", "expected a digit, a tab and an expression, got ''"),
+        ("7 [MAX 1 7 ]", "expected a digit, a tab and an expression"),
+        ("12\t[MAX 1 7 ]", "expected a digit, a tab and an expression"),
+        ("x\t[MAX 1 7 ]", "expected a digit, a tab and an expression"),
+        ("\t[MAX 1 7 ]", "expected a digit, a tab and an expression"),
+        ("7\t", "the line has no expression"),
         ("7\t( [MAX 1 ) 7 [AVG 2 ] ]", r"column 16, token 4 of 7, '\[AVG': unknown"),
         ("7\t[MAX 1 7", r"column 3, token 1 of 3, '\[MAX': it is never closed"),
         ("7\t[MAX 1 7 ]\t3", "column 14, token 5 of 5, '3': the expression ends before it"),

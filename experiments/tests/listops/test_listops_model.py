@@ -168,12 +168,12 @@ def test_half_precision(hard):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of torch's own compiler
 def test_rounds_are_compiled_without_breaks(hard):
     model, structure = make(Classifier, torch.float32).train(), trees(SAMPLES, dtype=torch.float32)
-    twin = copy.deepcopy(model)
+    other = copy.deepcopy(model)
     model.compile(fullgraph=True, backend="aot_eager")
     masks = model.masks(tokens(), seeded())
-    ours, theirs = (m(tokens(), structure, hard=hard, masks=masks) for m in (model, twin))
+    ours, theirs = (m(tokens(), structure, hard=hard, masks=masks) for m in (model, other))
     torch.testing.assert_close(ours, theirs)
-    for x, y in zip(gradients(model, ours), gradients(twin, theirs), strict=True):
+    for x, y in zip(gradients(model, ours), gradients(other, theirs), strict=True):
         torch.testing.assert_close(x, y)
 
 

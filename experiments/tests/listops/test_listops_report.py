@@ -130,8 +130,8 @@ def test_pictures(model, tmp_path, monkeypatch):
         assert all(max(line.get_ydata()) < 0 for line in wrong)
         assert pictures.RIGHT in {line.get_color() for line in arcs}
         guess = sum(round(float(line.get_xdata()[0])) == 0 for line in arcs[n - 1 :]) % 10  # below
-        said = "right" if answer == guess else f"taken for {guess}"
-        assert ax.get_title().startswith(f"value {answer}, {said}; ")
+        verdict = "right" if answer == guess else f"taken for {guess}"
+        assert ax.get_title().startswith(f"value {answer}, {verdict}; ")
 
 
 def test_single_digits_are_drawn_last():

@@ -1,4 +1,4 @@
-"""What a config asks for is what training does: so many evaluations an iteration, by an estimator so set."""
+"""What a config asks for is what training does: so many evaluations per iteration, by an estimator so set."""
 
 import pytest
 import tiny_runs
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 SOFT = [name for name, cls in ESTIMATORS.items() if cls.differentiates]
 
 
-# --- evaluations an iteration ---
+# --- evaluations per iteration ---
 
 
 def counted(config, data, monkeypatch):
@@ -59,7 +59,7 @@ def test_an_iteration_has_as_many_evaluations_as_the_config_says(estimator, samp
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"estimator": "TraceREINFORCE"}, (24, 6)),  # four samples an item
+        ({"estimator": "TraceREINFORCE"}, (24, 6)),  # four samples per item
         ({"estimator": "StochasticSoftmax"}, (25, 25)),  # one
         ({"estimator": "RELAX"}, (25, 25)),
         ({"estimator": "REBAR"}, (24, 8)),

@@ -39,10 +39,10 @@ def test_a_folder_without_a_config_is_refused(run, tmp_path):
     ("settings", "message"),
     [
         ({"estimator": "REINFORCE"}, "unknown estimator 'REINFORCE': choose from NoiseREINFORCE"),
-        ({"samples": 256}, "TraceREINFORCE with 256 samples makes 256 calls for one item: more than the 128"),
+        ({"samples": 256}, "TraceREINFORCE with 256 samples makes 256 calls for one item, more than the 128"),
         ({"estimator": "REBAR", "calls": 2}, "REBAR with 1 samples makes 3 calls for one item"),
-        ({"learn_temperature": False}, "learn_temperature is REBAR's: TraceREINFORCE learns none"),
-        ({"shards": 3}, "32 items cannot be shared out evenly to 3 shards"),
+        ({"learn_temperature": False}, "learn_temperature: TraceREINFORCE does not learn a temperature, REBAR does"),
+        ({"shards": 3}, "32 items cannot be divided evenly among 3 shards"),
         ({"lr": 0.0}, "lr must be positive, got 0.0"),
         ({"iterations": 0}, "iterations must be at least 1, got 0"),
         ({"clip": -1.0}, "clip must not be negative, got -1.0"),
@@ -72,7 +72,7 @@ def test_what_graph_layout_refuses(settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"train_size": 3}, "a batch has 4 items, and the training set only 3"),
+        ({"train_size": 3}, "a batch has 4 items, but the training set has only 3"),
         ({"estimator": "SurrogateREINFORCE", "shards": 2}, "SurrogateREINFORCE .* shards must be 1"),
     ],
 )

@@ -190,4 +190,4 @@ def test_command_for_one_run(tmp_path, capsys, monkeypatch):
     assert "one command each" in capsys.readouterr().err
     monkeypatch.undo()
     assert main(words) == 2
-    assert "holds no run" in capsys.readouterr().err
+    assert "is not a run" in capsys.readouterr().err

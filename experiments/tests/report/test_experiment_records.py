@@ -154,7 +154,10 @@ def test_damaged_files(tmp_path):
     uneven["curve"]["elbo"].pop()
     for text, why in (
         (good[:-20], r"r.jsonl, line 2: damaged, or not JSON"),
-        (good + '{"a": 1}\n', r"r.jsonl, line 3: not a recorded run, which has config, curve, experiment, machine"),
+        (
+            good + '{"a": 1}\n',
+            r"r.jsonl, line 3: not a recorded run: expected the fields config, curve",
+        ),
         (json.dumps(uneven), r"line 1: the lists of the curve are not of one length"),
     ):
         file.write_text(text)
@@ -165,8 +168,8 @@ def test_damaged_files(tmp_path):
 def test_paths_that_are_no_runs(tmp_path):
     with pytest.raises(RecordError, match="nowhere does not exist"):
         collect([tmp_path / "nowhere"])
-    with pytest.raises(RecordError, match=r"holds no run: there is no config.json"):
+    with pytest.raises(RecordError, match=r"is not a run: it has no config.json"):
         read_run(tmp_path)
-    with pytest.raises(RecordError, match=r"has to end in .jsonl"):
+    with pytest.raises(RecordError, match=r"must end in .jsonl"):
         save(tmp_path / "r.json", [])
     assert collect([tmp_path]) == []

@@ -173,8 +173,8 @@ def test_plain_text_is_in_columns(few_runs):
 
 def test_the_papers_numbers():
     """As printed: tables nri1, nri2 and nri-var of the paper."""
-    told = {T: {row.estimator: row.spreads for row in rows} for T, rows in RESULTS.items()}
-    assert told == {
+    shown = {T: {row.estimator: row.spreads for row in rows} for T, rows in RESULTS.items()}
+    assert shown == {
         10: {
             "StochasticSoftmax": ((-1860.79, 1116.83, -1374.81), (87, 21, 95), (93, 3, 95)),
             "TraceREINFORCE": ((-1582.72, 571.18, -1192.04), (70, 31, 91), (86, 8, 91)),

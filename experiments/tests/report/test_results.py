@@ -100,7 +100,7 @@ def test_what_the_notes_say_of_short_runs():
     full = collect([RESULTS / "graph-layout"])
     assert {r.seed for r in full} & {r.seed for r in tried} == {0}  # the notes say so
 
-    def said(text: str, *settings: dict) -> bool:
+    def has_scores(text: str, *settings: dict) -> bool:
         """With scores on validation, in the order of seeds."""
         scores = []
         for setting in settings:
@@ -111,20 +111,20 @@ def test_what_the_notes_say_of_short_runs():
         return text.count("{}") == len(scores) and text.format(*scores) in notes()
 
     forced = {"training": "teacher-forced", "iterations": 1500, "estimator": "StochasticSoftmax"}
-    assert said(
+    assert has_scores(
         "at −{} after 1500 iterations against −{}",
         forced | {"lr": 2e-3, "clip": 1.0},
         forced | {"lr": 1e-3, "clip": 0.0},
     )
     trace = forced | {"estimator": "TraceREINFORCE", "lr": 1e-3}
     late = {"samples": 4, "clip": 0.1}
-    assert said("at −{} and −{} against −{} and −{}", trace | late, trace | {"samples": 8, "clip": 0.0})
+    assert has_scores("at −{} and −{} against −{} and −{}", trace | late, trace | {"samples": 8, "clip": 0.0})
     unrolled = forced | {"training": "unrolled", "temperature": 0.5, "decoder_lr": 3e-4, "clip": 1.0}
-    assert said("(−{} and −{}, against −{} and −{})", unrolled | {"lr": 2e-3}, unrolled | {"lr": 1e-3})
+    assert has_scores("(−{} and −{}, against −{} and −{})", unrolled | {"lr": 2e-3}, unrolled | {"lr": 1e-3})
     rebar = forced | {"estimator": "REBAR", "iterations": 2500, "lr": 1e-3, "clip": 1.0, "learn_temperature": False}
-    assert said("(−{} and −{}, against −{} and −{})", rebar | {"samples": 2}, rebar | {"samples": 1})
+    assert has_scores("(−{} and −{}, against −{} and −{})", rebar | {"samples": 2}, rebar | {"samples": 1})
     rao = forced | {"estimator": "GumbelRao", "temperature": 0.25, "clip": 1.0}
-    assert said("(−{}, against −{})", rao | {"lr": 2e-3}, rao | {"lr": 1e-3})
+    assert has_scores("(−{}, against −{})", rao | {"lr": 2e-3}, rao | {"lr": 1e-3})
     ends = []
     for same in ({"estimator": "StochasticSoftmax", "lr": 2e-3, "training": "teacher-forced"}, trace | late):
         same = {**same, "frames": 10, "iterations": 50_000}

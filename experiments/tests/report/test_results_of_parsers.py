@@ -13,10 +13,10 @@ def test_what_the_notes_say_of_listops():
     """Told the parses, and by depth."""
     folder = ROOT / "experiments" / "benchmarks" / "results"
     recorded = {name: json.loads((folder / f"listops-{name}.json").read_text()) for name in PARTS}
-    told = recorded["parts"]["rows"][-1]
-    assert f"{told['iterations']:,} iterations of {recorded['parts']['items']} expressions" in notes("listops")
-    assert f"samples of the encoder {told['recall']:.2%} of the arguments".replace("%", " %") in notes("listops")
-    right = f"the classifier is right for {told['accuracy']:.1%} of the validation".replace("%", " %")
+    supervised = recorded["parts"]["rows"][-1]
+    assert f"{supervised['iterations']:,} iterations of {recorded['parts']['items']} expressions" in notes("listops")
+    assert f"samples of the encoder {supervised['recall']:.2%} of the arguments".replace("%", " %") in notes("listops")
+    right = f"the classifier is right for {supervised['accuracy']:.1%} of the validation".replace("%", " %")
     assert right in notes("listops")
     trace, soft = (
         {run["config"]["seed"]: run for run in recorded["depths"]["runs"] if run["config"]["estimator"] == estimator}

@@ -106,8 +106,8 @@ def test_command_says_which_runs_it_leaves_out(tmp_path, capsys, monkeypatch):
     write_run(own / "other", experiment="listops")
     for command in (["table"], ["plot", "--out", "plots"]):
         assert main([*command, "graph-layout"]) == 0
-        said = "from results/graph-layout; runs/graph-layout has 1 run that is not shown: give it as PATH\n"
-        assert capsys.readouterr().err == said
+        output = "from results/graph-layout; runs/graph-layout has 1 run that is not shown: give it as PATH\n"
+        assert capsys.readouterr().err == output
     write_run(own, seed=1)
     assert main(["table", "graph-layout"]) == 0
     assert "has 2 runs that are not shown" in capsys.readouterr().err
@@ -123,7 +123,7 @@ def test_command_refuses(tmp_path, capsys):
     assert "nowhere does not exist" in capsys.readouterr().err
     folder = write_run(tmp_path / "runs")
     assert main(["table", "graph-layout", str(folder), "--save", str(tmp_path / "r.txt")]) == 2
-    assert "has to end in .jsonl" in capsys.readouterr().err
+    assert "must end in .jsonl" in capsys.readouterr().err
     page = tmp_path / "page.md"
     assert main(["table", "graph-layout", str(folder), "--into", str(page)]) == 2
     assert f"gumtrace table: {page}: No such file" in capsys.readouterr().err

@@ -50,7 +50,7 @@ def test_half_a_file(load, path, share):
 
 def test_a_file_of_something_else(load, path):
     path.write_text("positions of nodes\n")
-    with pytest.raises(ValueError, match=r"damaged, or no file of torch\.save"):
+    with pytest.raises(ValueError, match=r"damaged, or was not written by torch\.save"):
         load()
     for other in (torch.zeros(3), {"weight": torch.zeros(3)}):
         torch.save(other, path)
@@ -60,7 +60,7 @@ def test_a_file_of_something_else(load, path):
 
 def test_a_file_of_another_format(data, load, path, monkeypatch):
     monkeypatch.setattr(data, "FORMAT", data.FORMAT + 1)
-    with pytest.raises(ValueError, match=f"its format {data.FORMAT - 1} should be {data.FORMAT}; delete it"):
+    with pytest.raises(ValueError, match=f"its format must be {data.FORMAT}, got {data.FORMAT - 1}; delete it"):
         load()
 
 
@@ -68,7 +68,7 @@ def test_a_file_of_other_arguments(load, path):
     load(seed=1)
     (other,) = set(path.parent.iterdir()) - {path}
     other.replace(path)
-    with pytest.raises(ValueError, match=r"its arguments .*'seed': 1.* should be .*'seed': 0.*; delete it"):
+    with pytest.raises(ValueError, match=r"its arguments must be .*'seed': 0.*, got .*'seed': 1.*; delete it"):
         load()
 
 

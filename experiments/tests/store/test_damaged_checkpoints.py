@@ -141,8 +141,8 @@ def test_mutated_bytes(quadratic):
     before, rng, loaded = contents(folder), random.Random(0), {True: 0, False: 0}
     for number in range(400 * MORE):
         put_back(folder, before)
-        about, told = damage_checkpoint(folder, rng)
-        loaded[told] += check_resumed(folder, resume, result, f"number {number}, {about}", exact=told)
+        about, detectable = damage_checkpoint(folder, rng)
+        loaded[detectable] += check_resumed(folder, resume, result, f"number {number}, {about}", exact=detectable)
     assert 0 < loaded[True] < 50 * MORE  # a few bytes matter to nobody
     assert loaded[False] > 0  # other numbers
 
@@ -153,7 +153,7 @@ def test_metrics_are_not_older_than_the_state(quadratic):
     for kept in (0, 1):
         lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
         (folder / "metrics.jsonl").write_text("".join(lines[:kept]))
-        with pytest.raises(RunFolderError, match=rf"metrics.jsonl cannot be read \(it has {kept} rows, and had 7 when"):
+        with pytest.raises(RunFolderError, match=rf"metrics.jsonl cannot be read \(it has {kept} rows, but had 7 when"):
             resume()
         (folder / "metrics.jsonl").write_text("".join(lines))
     assert resume() == result

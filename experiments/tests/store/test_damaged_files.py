@@ -117,9 +117,7 @@ def test_a_row_of_starts_without_all_of_them(tmp_path):
     (folder / "result.json").unlink()
     path = folder / "metrics.jsonl"
     path.write_text(path.read_text().replace('"start 1"', '"start 7"'))
-    with pytest.raises(
-        RunFolderError, match=r"metrics\.jsonl cannot be read \(its row of starts has not all of them\)"
-    ):
+    with pytest.raises(RunFolderError, match=r"metrics\.jsonl cannot be read \(its row of starts is incomplete\)"):
         train(Quadratic, config, tmp_path, progress=False)
 
 

@@ -76,10 +76,10 @@ def test_numbers_of_a_result_need_not_be_finite(folder):
     ("name", "value", "why"),
     [
         ("experiment", 3, "no experiment is named"),
-        ("seed", "0", "the seed of the config is no number"),
-        ("estimator", ["RELAX"], "or its estimator no name"),
-        ("nodes", "10", "nodes should be int, and is '10'"),
-        ("lr", True, "lr should be float, and is True"),
+        ("seed", "0", "the config's seed is not a number"),
+        ("estimator", ["RELAX"], "or its estimator not a name"),
+        ("nodes", "10", "nodes must be int, got '10'"),
+        ("lr", True, "lr must be float, got True"),
         ("machine", {"date": 3}, "the machine is not described"),
         ("curve", {"iteration": [1], "elbo": ["high"]}, "or hold more than numbers"),
         ("curve", {"iteration": [1.5], "elbo": [1]}, "or hold more than numbers"),
@@ -143,9 +143,7 @@ def test_a_config_with_a_value_of_another_type(folder, registered):
     about = json.loads((folder / "config.json").read_text())
     about["config"]["calls"] = 128.0
     (folder / "config.json").write_text(json.dumps(about))
-    with pytest.raises(
-        RunFolderError, match=r"config\.json is of another version .*calls should be int, and is 128\.0"
-    ):
+    with pytest.raises(RunFolderError, match=r"config\.json is of another version .*calls must be int, got 128\.0"):
         evaluation.evaluate(folder)
 
 
@@ -196,7 +194,7 @@ RECORD = {
         ({"machine": {}, "records": [RECORD, 5]}, "record 1: not a record"),
         ({"machine": {}, "records": [{"ms": 1.0}]}, "record 0: not a record"),
         ({"machine": {}, "records": [{**RECORD, "more": 1}]}, "record 0: not a record"),
-        ({"machine": {}, "records": [{**RECORD, "ms": "1", "size": []}]}, "record 0: an impossible size, ms"),
+        ({"machine": {}, "records": [{**RECORD, "ms": "1", "size": []}]}, "record 0: invalid size, ms"),
     ],
     ids=["half", "deep", "list", "no records", "no list", "number", "a part", "more", "other types"],
 )

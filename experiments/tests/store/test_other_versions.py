@@ -42,21 +42,21 @@ def configure(**changes):
 def refused(words, file, reason, capsys):
     capsys.readouterr()
     assert main(words) == 2
-    said = capsys.readouterr().err
-    assert len(said.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert len(output.splitlines()) == 1
     for part in (f"gumtrace {words[0]}: ", file, "version of gumtrace", reason, "the version that wrote it"):
-        assert part in said
-    assert "weights_only" not in said
+        assert part in output
+    assert "weights_only" not in output
 
 
 EVALUATED = {
     "a field that is not known": (CONFIG, lambda: configure(momentum=0.9), "'momentum'"),
     "a value that is refused": (CONFIG, lambda: configure(estimator="Old"), "unknown estimator 'Old'"),
-    "a value of another type": (CONFIG, lambda: configure(calls="many"), "calls should be int, and is 'many'"),
+    "a value of another type": (CONFIG, lambda: configure(calls="many"), "calls must be int, got 'many'"),
     "no config": (
         CONFIG,
         lambda: (SEED / CONFIG).write_text('{"experiment": "quadratic"}'),
-        "there is no config in it",
+        "it lacks config",
     ),
     "a weight of another name": (BEST, lambda: change(BEST, model={"v": torch.zeros(())}), "Missing key(s)"),
     "a weight of another shape": (
@@ -64,8 +64,8 @@ EVALUATED = {
         lambda: change(BEST, model={"w": torch.zeros(3), "steps": torch.tensor(1)}),
         "size mismatch for w",
     ),
-    "another format": (BEST, lambda: change(BEST, format=2), "its format is 2, and here it is 1"),
-    "no model": (BEST, lambda: change(BEST, model=None), "there is no model in it"),
+    "another format": (BEST, lambda: change(BEST, format=2), "it has format 2, but this version reads format 1"),
+    "no model": (BEST, lambda: change(BEST, model=None), "it lacks model"),
     "an object": (BEST, lambda: change(BEST, valid=Path()), "more than tensors and plain values"),
     "a list": (BEST, lambda: torch.save([1], SEED / BEST), "it holds a list"),
 }
@@ -80,8 +80,8 @@ def test_models_of_other_versions(case, capsys):
 
 
 RESUMED = {
-    "another format": (lambda: change(STATE, format=2), "its format is 2, and here it is 1"),
-    "fields that are missing": (lambda: change(STATE, rows=None, seconds=None), "there is no rows, no seconds in it"),
+    "another format": (lambda: change(STATE, format=2), "it has format 2, but this version reads format 1"),
+    "fields that are missing": (lambda: change(STATE, rows=None, seconds=None), "it lacks rows, seconds"),
     "an object": (lambda: change(STATE, seconds=Path()), "more than tensors and plain values"),
 }
 TRAIN = ["train", "quadratic", "--iterations", "10", "--out", str(SEED.parent)]
@@ -117,7 +117,7 @@ def test_checkpoints_that_name_no_format_are_read():
 def test_an_archive_of_something_else(tmp_path):
     with ZipFile(tmp_path / "best.pt", "w") as archive:
         archive.writestr("letter.txt", "dear all")
-    with pytest.raises(RunFolderError, match=r"best\.pt is of another version .* \(it is no file of torch\.save\)"):
+    with pytest.raises(RunFolderError, match=r"best\.pt is of another version .*not written by torch\.save"):
         load(tmp_path / "best.pt")
 
 

@@ -42,9 +42,9 @@ def test_two_workers_started_by_submitit(tmp_path, monkeypatch, capsys):
     study = run_sweep(make(tmp_path, 6, prune=False), Jobs(2))
     assert sorted(states(study)) == [COMPLETE] * 6 + [FAIL]
     assert len({t.user_attrs["worker"] for t in study.trials}) == 2
-    said = capsys.readouterr().err
-    assert "failed: its worker ended" in said
-    log = said.split("its log: ")[1].split()[0]
+    output = capsys.readouterr().err
+    assert "failed: its worker ended" in output
+    log = output.split("its log: ")[1].split()[0]
     assert Path(log).exists()
 
 

@@ -134,7 +134,7 @@ def test_a_batch_has_as_many_sentences_whatever_the_estimator():
         ({"word_dropout": -0.1}, "word_dropout must be at least 0 and less than 1, got -0.1"),
         ({"layers": 0}, "layers must be at least 1, got 0"),
         ({"longest": 0}, "longest must be at least 1, got 0"),
-        ({"likelihood": 0.5}, "likelihood is a weight .* TraceLikelihood is none"),
+        ({"likelihood": 0.5}, "likelihood is added .* TraceLikelihood is not one: set it to 0"),
         ({"likelihood": -1.0, "estimator": "RELAX"}, "likelihood must not be negative, got -1"),
     ],
 )

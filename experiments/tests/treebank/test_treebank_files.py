@@ -69,18 +69,18 @@ def test_words_may_have_spaces_and_signs(tmp_path):
     [
         ("1\tRain\t_\tNOUN\t_\t_\t0\troot\t_", 9, "a word has 10 columns with tabs between, not 9: '1.tRain"),
         ("1 Rain _ NOUN _ _ 0 root _ _", 9, "a word has 10 columns with tabs between, not 1"),
-        (lines("2 Rain NOUN 0"), 9, "word 1 of the sentence should be here, not word 2"),
-        (lines("1 A DET 2", "1 Rain NOUN 0"), 10, "word 2 of the sentence should be here, not word 1"),
+        (lines("2 Rain NOUN 0"), 9, "expected word 1 of the sentence, got word 2"),
+        (lines("1 A DET 2", "1 Rain NOUN 0"), 10, "expected word 2 of the sentence, got word 1"),
         (lines("x Rain NOUN 0"), 9, "words are numbered 1, 2, ..., ranges are 3-4 and empty nodes 8.1, not 'x'"),
         (lines("1- Rain NOUN 0"), 9, "words are numbered 1, 2, .*, not '1-'"),
         (lines("-1 Rain NOUN 0"), 9, "words are numbered 1, 2, .*, not '-1'"),
         (lines("1  NOUN 0"), 9, "word 1 is empty"),
-        (lines("1 Rain N 0"), 9, "'N' is no universal tag; these are: ADJ ADP .* X"),
+        (lines("1 Rain N 0"), 9, "unknown tag 'N': universal tags are ADJ ADP .* X"),
         (lines("1 Rain NOUN _"), 9, "the head of a word is the number of another one, or 0, not '_'"),
         (lines("1 Rain NOUN 0.5"), 9, "the head of a word is the number of another one, or 0, not '0.5'"),
         (lines("1 Rain NOUN -1"), 9, "the head of a word is the number of another one, or 0, not '-1'"),
         (lines(f"1 Rain NOUN {5000 * '1'}"), 9, "the head of a word is the number of another one, or 0, not '1{40}'"),
-        (lines(f"{5000 * '1'} Rain NOUN 0"), 9, "word 1 of the sentence should be here, not word 1{40}$"),
+        (lines(f"{5000 * '1'} Rain NOUN 0"), 9, "expected word 1 of the sentence, got word 1{40}$"),
         (lines("1 A DET 3", "2 Rain NOUN 0"), 9, "head 3 is not one of the 2 words"),
         (lines("1 A DET 2", "2 Rain NOUN 1"), 9, "no word is the root, with head 0"),
         (lines("1 A DET 2", "2 Rain NOUN 0", "3 falls VERB 0"), 11, "words 2 and 3 are all roots, with head 0"),
@@ -107,7 +107,7 @@ def test_a_file_that_is_damaged(tmp_path):
     with pytest.raises(ValueError, match=r"is damaged after line \d"):
         read(path)
     for nothing in ("", "\n\n", "# text\n\n"):
-        with pytest.raises(ValueError, match="there is no sentence in it"):
+        with pytest.raises(ValueError, match="has no sentence"):
             read(written(tmp_path, nothing))
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "other.conllu")
@@ -173,7 +173,7 @@ def test_where_files_are_looked_for(tmp_path):
         written(inside, SAMPLE, f"a_b-ud-{part}.conllu")
     with pytest.raises(
         ValueError,
-        match=r"there is no a_b-ud-dev.conllu \(or .conllu.xz\) in .* nor in a folder inside it.*"
+        match=r"a_b-ud-dev.conllu \(or .conllu.xz\) not found in .* or a folder inside it.*"
         r"universaldependencies.org.*CC BY-SA 4.0.*--data.*--treebank synthetic",
     ):
         load(tmp_path, "a_b", 6, 1, 1)

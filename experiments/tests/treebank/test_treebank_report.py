@@ -112,8 +112,8 @@ def test_commands(tmp_path, data, capsys, monkeypatch):
     (seed,) = tmp_path.glob("runs/treebank/*treebank=a_b*/seed-0")
     plot = ["plot", "treebank", "--run", str(seed), "--count", "1"]
     assert main(plot) == 2
-    assert "there is no a_b-ud-train.conllu (or .conllu.xz) in data" in capsys.readouterr().err
+    assert "a_b-ud-train.conllu (or .conllu.xz) not found in data" in capsys.readouterr().err
     assert main([*plot, "--data", "files"]) == 0
     assert (tmp_path / "plots" / "found.png").read_bytes().startswith(b"\x89PNG")
     assert main(["train", "treebank"]) == 2
-    assert "there is no en_ewt-ud-train.conllu (or .conllu.xz) in data" in capsys.readouterr().err
+    assert "en_ewt-ud-train.conllu (or .conllu.xz) not found in data" in capsys.readouterr().err

@@ -86,7 +86,7 @@ def load(path: str | Path) -> tuple[dict[str, Any], list[Record]]:
         raise ValueError(f"{path}: damaged, or not JSON: {error}") from None
     kinds = {"machine": dict, "records": list}
     if not isinstance(body, dict) or not all(isinstance(body.get(name), kind) for name, kind in kinds.items()):
-        raise ValueError(f"{path}: not a file of records, which has a machine and records")
+        raise ValueError(f"{path}: not a file of records: expected the fields machine and records")
     return body["machine"], [_record(record, f"{path}, record {i}") for i, record in enumerate(body["records"])]
 
 
@@ -94,9 +94,9 @@ def _record(body: Any, where: str) -> Record:
     known = {field.name: field for field in fields(Record)}
     needed = {name for name, field in known.items() if field.default is MISSING}
     if not isinstance(body, dict) or not needed <= body.keys() <= known.keys():
-        raise ValueError(f"{where}: not a record, which has {', '.join(known)}")
+        raise ValueError(f"{where}: not a record: expected the fields {', '.join(known)}")
     if wrong := [name for name, value in body.items() if not _is(value, known[name].type)]:
-        raise ValueError(f"{where}: an impossible {', '.join(wrong)}")
+        raise ValueError(f"{where}: invalid {', '.join(wrong)}")
     return Record(**body)
 
 

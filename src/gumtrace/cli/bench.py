@@ -138,7 +138,7 @@ def _cells(row: list[str], widths: list[int]) -> Iterable[str]:
 
 
 def _table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
-    """One row a case, one column a step."""
+    """One row per case, one column per step."""
     head = ["case", "batch", "copy", *benchmark.STEPS, benchmark.RELAXED, "ratio", "copies", "peak"]
     rows = []
     for by_step in _by_case(records):

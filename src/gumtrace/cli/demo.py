@@ -33,8 +33,8 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Told:
-    """A trace of an example with all that is said about it."""
+class TracedExample:
+    """A trace of an example, with what is shown of it."""
 
     example: Example
     trace: Trace
@@ -56,20 +56,20 @@ def run(args: argparse.Namespace) -> int:
     generator = torch.Generator().manual_seed(args.seed)
     console.print(INTRODUCTION)
     with console.status("compiling the kernels, the first time only"):
-        told = [tell(example, generator) for example in examples(generator)]
-    for one in told:
+        traced = [trace_example(example, generator) for example in examples(generator)]
+    for one in traced:
         console.print(table(one))
         console.print(f"  log P(T) = [bold]{one.log_prob:.4f}[/], so P(T) = {math.exp(one.log_prob):.2e}")
         console.print(f"  G | T drawn {REDRAWS} times and run again: the same trace {one.same} times\n")
     args.out.mkdir(parents=True, exist_ok=True)
     path = plotting.gallery(
-        {one.example.title: one.trace for one in told},
+        {one.example.title: one.trace for one in traced},
         args.out / "structures.png",
-        logits={one.example.title: one.example.dist.logits for one in told},
-        labels={one.example.title: one.example.names for one in told if one.example.names},
+        logits={one.example.title: one.example.dist.logits for one in traced},
+        labels={one.example.title: one.example.names for one in traced if one.example.names},
     )
     console.print(f"All six in one picture: [bold]{path}[/]", soft_wrap=True)
-    return 0 if all(one.same == REDRAWS for one in told) else 1
+    return 0 if all(one.same == REDRAWS for one in traced) else 1
 
 
 def examples(generator: torch.Generator) -> list[Example]:
@@ -87,19 +87,19 @@ def examples(generator: torch.Generator) -> list[Example]:
     ]
 
 
-def tell(example: Example, generator: torch.Generator) -> Told:
+def trace_example(example: Example, generator: torch.Generator) -> TracedExample:
     dist = example.dist
     trace = dist.sample_trace(generator=generator)
     many = replace(trace, choices=trace.choices.expand(REDRAWS, -1), links=trace.links.expand(REDRAWS, -1))
     same = dist.trace(dist.conditional(many, generator=generator)).equals(trace)
     log_prob = dist.trace_log_prob(trace)
-    return Told(example, trace, steps(dist, trace, example.names), log_prob.item(), int(same.sum()))
+    return TracedExample(example, trace, steps(dist, trace, example.names), log_prob.item(), int(same.sum()))
 
 
-def table(told: Told):
-    """The trace, a row a decision."""
+def table(traced: TracedExample):
+    """The trace, one row per decision."""
     out = require("rich.table", "cli").Table(
-        title=f"[bold]{told.example.title}[/]  {told.example.text}",
+        title=f"[bold]{traced.example.title}[/]  {traced.example.text}",
         title_justify="left",
         title_style="",
         box=require("rich.box", "cli").SIMPLE_HEAD,
@@ -111,7 +111,7 @@ def table(told: Told):
     out.add_column("winner", style="bold", width=15)
     out.add_column("P(win)", justify="right")
     out.add_column("log P", justify="right", width=8)
-    for i, step in enumerate(told.steps, 1):
+    for i, step in enumerate(traced.steps, 1):
         numbers = f"{step.probability:.3f}", f"{step.running:.4f}"
-        out.add_row(str(i), step.race, str(len(step.members)), step.label, *numbers)
+        out.add_row(str(i), step.race, str(len(step.racing)), step.label, *numbers)
     return out

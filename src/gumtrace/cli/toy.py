@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("toy"), metavar="DIR", help="where the figure goes")
     parser.add_argument("--iterations", type=positive, default=150)
     parser.add_argument("--seeds", type=positive, default=3, help="runs of each estimator")
-    parser.add_argument("--samples", type=positive, default=8, help="objective calls an iteration")
+    parser.add_argument("--samples", type=positive, default=8, help="objective calls per iteration")
     parser.add_argument("--rough", action="store_true", help="an objective without a gradient")
 
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     kind = "rough" if args.rough else "smooth"
     path = plotting.optimisation(curves, args.out / f"{args.structure}.png", f"{args.structure}, {kind} objective")
     _print_table(curves, args.seeds)
-    print(f"Curves and gradient noise: {path}")
+    print(f"Curves, and standard deviations of the gradient: {path}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Checks that tests and users both run: exact laws by enumeration, samples against them, G | T, gradients."""
+"""Checks that tests and users both run: exact distributions by enumeration, samples against them, G | T, gradients."""
 
 from gumtrace.diagnostics.conditional import ConditionalReport, check_conditional
 from gumtrace.diagnostics.enumeration import Law, TooManyTraces, enumerate_traces, enumerate_values

@@ -1,4 +1,4 @@
-"""The law of G | T. Averaged over T it is the law of G: one Gumbel for each key, independent of the others."""
+"""The distribution of G | T. Averaged over T it is that of G: one Gumbel for each key, independent of the others."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class ConditionalReport:
 def check_conditional(
     dist: Structure, samples: int = 100_000, *, generator: torch.Generator | None = None
 ) -> ConditionalReport:
-    """Draws T, then G | T, of an unbatched distribution: runs the algorithm again, and tests the law of G.
+    """Draws T, then G | T, of an unbatched distribution: runs the algorithm again, and tests the distribution of G.
 
     That the trace is kept is not enough: a sampler with the wrong scale keeps it too. Estimators need the distribution.
 
@@ -60,7 +60,7 @@ def check_conditional(
 
 
 def _kolmogorov(gumbel: Tensor) -> Tensor:
-    """p-value of each column against the standard Gumbel, by the asymptotic law of the largest deviation."""
+    """p-value of each column against the standard Gumbel, by the asymptotic distribution of the largest deviation."""
     n = len(gumbel)
     cdf = (-(-gumbel.sort(0).values).exp()).exp()
     step = torch.arange(n, dtype=torch.float64, device=gumbel.device)[:, None]

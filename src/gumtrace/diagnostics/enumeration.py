@@ -1,4 +1,4 @@
-"""Exact laws of small distributions."""
+"""Exact distributions of the traces and values of small structures."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Law:
 
 
 def enumerate_traces(dist: Structure) -> Law:
-    """The law of the trace of an unbatched distribution.
+    """The exact distribution of the trace of one item.
 
     >>> import gumtrace as gt
     >>> law = enumerate_traces(gt.SpanningTree(torch.randn(4, 4)))
@@ -48,7 +48,7 @@ def enumerate_traces(dist: Structure) -> Law:
 
 
 def enumerate_values(dist: Structure) -> Law:
-    """The law of the structure: traces that give the same value, added up.
+    """The exact distribution of the structure: traces that give the same value, added up.
 
     >>> import gumtrace as gt
     >>> law = enumerate_values(gt.SpanningTree(torch.randn(4, 4)))

@@ -1,4 +1,4 @@
-"""Samples against the exact law: a chi-square test over all traces."""
+"""Samples against the exact distribution: a chi-square test over all traces."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from gumtrace.diagnostics.enumeration import enumerate_traces
 from gumtrace.structures.base import Structure
 from gumtrace.traces.trace import Trace
 
-RARE = 5.0  # outcomes expected less often are put into one bin, so that the chi-square law holds
+RARE = 5.0  # outcomes expected less often are put into one bin, so that the statistic has a chi-square distribution
 
 
 @dataclass(frozen=True)

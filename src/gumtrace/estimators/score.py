@@ -1,4 +1,4 @@
-"""Score-function estimators: (L - b) ∇ log p, for p the law of the noise, of the trace, or of the structure.
+"""Score-function estimators: (L - b) ∇ log p, for p the distribution of the noise, of the trace, or of the structure.
 
 Each is the conditional mean of the one before, given less of the run, so the variance can only fall:
 E- ≥ T- ≥ X-REINFORCE.

@@ -75,9 +75,9 @@ def _spent(steps: list[Step], times: list[float]) -> list[list[float]]:
     taken = [0.0] * len(times)
     spent = []
     for step in steps:
-        spent.append([taken[key] for key in step.members])
+        spent.append([taken[key] for key in step.racing])
         least = times[step.winner] - taken[step.winner]
-        for key in step.members:
+        for key in step.racing:
             taken[key] += least
     return spent
 

@@ -31,7 +31,7 @@ class SpanningTreeStory(Story):
         return f"Every edge has a clock, and every node is a part of its own. Edges that come in join parts, {stop}."
 
     def decision(self, run: Run, step: Step, removed: list[int]) -> str:
-        if len(step.members) == 1:
+        if len(step.racing) == 1:
             return f"{run.key(step.winner)} was the only edge left."
         left = ""
         if removed and step is run.steps[-1]:
@@ -41,7 +41,7 @@ class SpanningTreeStory(Story):
         elif removed:
             verb = "would close a cycle and leaves" if len(removed) == 1 else "would close cycles and leave"
             left = f" Now {run.keys(removed)} {verb}."
-        return f"{len(step.members)} {step.race} raced. {run.first(step)}{left}"
+        return f"{len(step.racing)} {step.race} raced. {run.first(step)}{left}"
 
     def end(self, run: Run) -> str:
         n = run.options["n"]
@@ -86,10 +86,10 @@ class ArborescenceStory(Story):
 
     def decision(self, run: Run, step: Step, removed: list[int]) -> str:
         into = _Supernodes(run.trace).name(step.decision)
-        if len(step.members) == 1:
+        if len(step.racing) == 1:
             return f"{run.key(step.winner)} is the only edge into {into}."
         how = " by the time they had left" if step.decision >= run.options["n"] else ""
-        return f"The {len(step.members)} edges into {into} raced{how}. {run.first(step)}"
+        return f"The {len(step.racing)} edges into {into} raced{how}. {run.first(step)}"
 
     def end(self, run: Run) -> str:
         n = run.options["n"]
@@ -123,7 +123,7 @@ def _contraction(run: Run, supernodes: "_Supernodes", step: Step, removed: list[
         f"node. {leave}Edges into it race on, each with the time left on its clock after the races it lost."
     )
     nodes = supernodes.nodes(step.decision)
-    return frame("contraction", text, running, nodes=nodes, racing=list(step.members), removed=removed)
+    return frame("contraction", text, running, nodes=nodes, racing=list(step.racing), removed=removed)
 
 
 def _opening(run: Run, supernodes: "_Supernodes", cycle: int, chosen: list[int], running: float) -> Frame:

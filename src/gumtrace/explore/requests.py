@@ -35,7 +35,7 @@ def read(asked: Any) -> Request:
         raise BadRequest(f"a request is a JSON object, got {_kind(asked)}")
     known = {"structure", "options", "logits", "seed", "redraw"}
     if strange := sorted(set(asked) - known):
-        raise BadRequest(f"unknown field {strange[0]!r}; known are {', '.join(sorted(known))}")
+        raise BadRequest(f"unknown field {strange[0]!r}: choose from {', '.join(sorted(known))}")
     name = asked.get("structure")
     if not isinstance(name, str) or name not in STORIES:
         raise BadRequest(f"structure must be one of {', '.join(STORIES)}")
@@ -53,7 +53,7 @@ def _options(story: Story, asked: Any) -> Options:
     if not isinstance(asked, dict):
         raise BadRequest(f"options must be a JSON object, got {_kind(asked)}")
     if strange := sorted(set(asked) - set(names)):
-        raise BadRequest(f"unknown option {strange[0]!r}; {story.name} has {', '.join(names)}")
+        raise BadRequest(f"unknown option {strange[0]!r}: {story.name} has {', '.join(names)}")
     options: Options = {}
     for option in story.options:
         if option.name in asked:

@@ -28,7 +28,7 @@ class SubsetStory(Story):
 
     def decision(self, run: Run, step: Step, removed: list[int]) -> str:
         full = f" The set is full: {run.keys(removed)} came too late." if removed else ""
-        return f"{count(len(step.members), 'key')} raced. {run.first(step)}{full}"
+        return f"{count(len(step.racing), 'key')} raced. {run.first(step)}{full}"
 
     def end(self, run: Run) -> str:
         chosen = run.trace.value.nonzero()[:, 0].tolist()
@@ -49,9 +49,9 @@ class PermutationStory(Story):
 
     def decision(self, run: Run, step: Step, removed: list[int]) -> str:
         place = run.trace.value.tolist().index(step.winner) + 1
-        if len(step.members) == 1:
+        if len(step.racing) == 1:
             return f"{run.key(step.winner)} is alone, and takes place {place}."
-        return f"{count(len(step.members), 'key')} raced. {run.first(step)} It takes place {place}."
+        return f"{count(len(step.racing), 'key')} raced. {run.first(step)} It takes place {place}."
 
     def end(self, run: Run) -> str:
         order = " ".join(run.key(key) for key in run.trace.value.tolist())
@@ -96,7 +96,7 @@ class MatchingStory(Story):
             if removed
             else ""
         )
-        return f"{count(len(step.members), 'cell')} raced, of {step.race}. {run.first(step)}{left}"
+        return f"{count(len(step.racing), 'cell')} raced, of {step.race}. {run.first(step)}{left}"
 
     def end(self, run: Run) -> str:
         cells = run.trace.value.flatten().nonzero()[:, 0].tolist()
@@ -126,10 +126,10 @@ class BinaryTreeStory(Story):
         parent = parents[step.winner]
         side = "left" if step.winner < parent else "right"
         role = f"It hangs {side} of “{run.key(parent)}”." if parent >= 0 else "It is the root."
-        if len(step.members) == 1:
+        if len(step.racing) == 1:
             return f"“{run.key(step.winner)}” is alone in its gap. {role}"
         who = f"“{run.key(step.winner)}” is first, with probability {step.probability:.3f}."
-        return f"The {len(step.members)} words “{step.race}” raced. {who} {role}"
+        return f"The {len(step.racing)} words “{step.race}” raced. {who} {role}"
 
     def end(self, run: Run) -> str:
         parents = run.trace.value.tolist()
@@ -166,11 +166,11 @@ class IndependentSetStory(Story):
         return "Every node has a clock. The first enters the set and its neighbours leave; then the first of the rest."
 
     def decision(self, run: Run, step: Step, removed: list[int]) -> str:
-        if len(step.members) == 1:
+        if len(step.racing) == 1:
             return f"{run.key(step.winner)} is alone, and enters the set."
         verb = "leaves" if len(removed) == 1 else "leave"
         left = f" Next to it, {run.keys(removed)} {verb}." if removed else ""
-        return f"{count(len(step.members), 'node')} raced. {run.first(step)}{left}"
+        return f"{count(len(step.racing), 'node')} raced. {run.first(step)}{left}"
 
     def end(self, run: Run) -> str:
         return f"The set is {listed([run.key(v) for v in run.trace.value.nonzero()[:, 0].tolist()])}."

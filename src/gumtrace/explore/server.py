@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "/api/run takes POST")
         name = path.removeprefix("/") or "index.html"
         if name not in self.server.files:
-            raise Refused(HTTPStatus.NOT_FOUND, f"there is no {path[:100]} here; the page is at /")
+            raise Refused(HTTPStatus.NOT_FOUND, f"{path[:100]} not found: the page is at /")
         return TYPES[name.rpartition(".")[2]], self.server.files[name]
 
     def _post(self, path: str, body: bytes | None) -> tuple[str, bytes]:
@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _check_headers(self) -> None:
         """That it is clear where this request ends and what its headers are: the next one comes right behind it."""
         if self.headers.defects or self.headers.get_payload():  # a line that is no header, which hides those after it
-            raise Refused(HTTPStatus.BAD_REQUEST, "a line of the request is no header")
+            raise Refused(HTTPStatus.BAD_REQUEST, "a line of the request is not a header")
         if "Transfer-Encoding" in self.headers:
             raise Refused(HTTPStatus.BAD_REQUEST, "a request has a Content-Length, and no Transfer-Encoding")
         for name in ("Host", "Origin", "Content-Length", "Content-Type"):

@@ -55,7 +55,7 @@ class Run:
 
 
 class Story:
-    """A structure as the explorer shows it. One subclass a structure; those that race in a row or in gaps only add
+    """A structure as the explorer shows it. One subclass per structure; those that race in a row or in gaps only add
     words."""
 
     name: ClassVar[str]  # in requests
@@ -110,10 +110,10 @@ class Story:
         raise NotImplementedError
 
     def frames(self, run: Run) -> list[Frame]:
-        last = {key: i for i, step in enumerate(run.steps) for key in step.members}  # the last race of each key
+        last = {key: i for i, step in enumerate(run.steps) for key in step.racing}  # the last race of each key
         frames = [frame("start", self.start(run), 0.0, racing=self.racing(run.options))]
         for i, step in enumerate(run.steps):
-            removed = [key for key in step.members if last[key] == i and key != step.winner]
+            removed = [key for key in step.racing if last[key] == i and key != step.winner]
             frames.append(decision(run, step, self.decision(run, step, removed), removed))
         return [*frames, frame("end", self.end(run), frames[-1]["running"])]
 
@@ -131,8 +131,8 @@ def decision(run: Run, step: Step, text: str, removed: list[int]) -> Frame:
         text,
         step.running,
         race=step.race,
-        racing=list(step.members),
-        chances=(logits[list(step.members)] - total).exp().tolist(),
+        racing=list(step.racing),
+        chances=(logits[list(step.racing)] - total).exp().tolist(),
         winner=step.winner,
         removed=removed,
         probability=step.probability,

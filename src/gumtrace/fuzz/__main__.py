@@ -61,12 +61,12 @@ def _names(text: str) -> tuple[str, ...]:
 def _replay(seed: int, index: int, device: str) -> int:
     report = run(seed, index, device)
     for failure in report.failures:
-        print(told(failure, seed, device))
+        print(describe(failure, seed, device))
     print(f"case {index} of seed {seed}: {report.job}, {report.items} items, {len(report.failures)} failures")
     return 1 if report.failures else 0
 
 
-def told(failure: Failure, seed: int, device: str) -> str:
+def describe(failure: Failure, seed: int, device: str) -> str:
     """A failure in words, with its script."""
     more = "" if device == "cpu" else f" --device {device}"
     lines = [
@@ -108,7 +108,7 @@ class _Progress:
             print(f"{words}, {rate}", file=sys.stderr, flush=True)
 
     def failed(self, failure: Failure) -> None:
-        text = told(failure, self.settings.seed, self.settings.device)
+        text = describe(failure, self.settings.seed, self.settings.device)
         if self.bar is not None:
             self.bar.write(text, file=sys.stdout)
         else:

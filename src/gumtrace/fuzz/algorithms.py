@@ -1,4 +1,4 @@
-"""Algorithms for `Custom`: twins of built-in structures, and recursions that no built-in structure has.
+"""Algorithms for `Custom`: references for built-in structures, and recursions that no built-in structure has.
 
 Hooks look at winners alone. `smaller()` is the same algorithm with one key less, for shrinking a failure.
 """
@@ -16,7 +16,7 @@ Edges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class First:
-    """The first `count` keys: the twin of a subset, or of a permutation where that is all of them."""
+    """The first `count` keys: the reference for a subset, or of a permutation where that is all of them."""
 
     keys: int
     count: int
@@ -39,7 +39,7 @@ class First:
 
 @dataclass(frozen=True)
 class Crossing:
-    """The twin of a matching: the winner's row and column leave."""
+    """The reference for a matching: the winner's row and column leave."""
 
     rows: int
     columns: int
@@ -67,7 +67,7 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Merging:
-    """The twin of a spanning tree or forest: Kruskal's algorithm on a list of edges."""
+    """The reference for a spanning tree or forest: Kruskal's algorithm on a list of edges."""
 
     edges: Edges
     nodes: int
@@ -97,7 +97,7 @@ class Merging:
 
 @dataclass(frozen=True)
 class Gaps:
-    """The twin of a binary tree: one race in each gap between the tokens placed so far. The value: depths."""
+    """The reference for a binary tree: one race in each gap between the tokens placed so far. The value: depths."""
 
     keys: int
 

@@ -41,7 +41,7 @@ class Subset(Chain):
         within = case.sizes <= (case.racing.shape[1] if bound is None else bound)
         return (case.racing.sum(1) >= case.sizes) & within
 
-    def twin(self, case, row):
+    def reference(self, case, row):
         return algorithms.First(case.racing.shape[1], int(case.sizes[row]))
 
 
@@ -67,7 +67,7 @@ class Permutation(Chain):
     def steps(self, case):
         return case.racing.sum(1)
 
-    def twin(self, case, row):
+    def reference(self, case, row):
         return algorithms.First(case.racing.shape[1], case.racing.shape[1])
 
     def value(self, case, winners, racing):
@@ -124,7 +124,7 @@ class Matching(Chain):
     def leave(self, case):
         return oracles.row_and_column_leave(case.key_shape[1])
 
-    def twin(self, case, row):
+    def reference(self, case, row):
         return algorithms.Crossing(*case.key_shape)
 
     def value(self, case, winners, racing):
@@ -175,7 +175,7 @@ class SpanningTree(Chain):
             self.ends(case.key_shape, case.settings), self.nodes(case.key_shape, case.settings)
         )
 
-    def twin(self, case, row):
+    def reference(self, case, row):
         ends = self.ends(case.key_shape, case.settings)
         edges = tuple(map(tuple, ends.T.tolist()))
         return algorithms.Merging(edges, int(case.sizes[row]), case.settings.get("components", 1))

@@ -50,13 +50,13 @@ def racing(s: Subject) -> None:
 
 def traces(s: Subject) -> None:
     show = (*s.shown, "print(trace.winners)", "print(trace.value)")
-    same_winners(s, "trace", s.trace, s.told.winners, show)
+    same_winners(s, "trace", s.trace, s.outcome.winners, show)
     value = s.trace.value
     wanted = (*s.case.samples, *s.case.batch, *s.d.event_shape)
     if tuple(value.shape) != wanted:
         raise Wrong("value", f"expected shape {wanted}, got {tuple(value.shape)}", None, show)
-    s.same("value", s.rows(value), s.told.value.astype(float).reshape(s.case.items, s.d.event_shape.numel()), show)
-    s.tally["unsure"] += int(s.told.unsure.sum())
+    s.same("value", s.rows(value), s.outcome.value.astype(float).reshape(s.case.items, s.d.event_shape.numel()), show)
+    s.tally["unsure"] += int(s.outcome.unsure.sum())
 
 
 def same_winners(s: Subject, check: str, trace: Trace, expected: np.ndarray, show: tuple[str, ...]) -> None:
@@ -88,9 +88,9 @@ def support(s: Subject) -> None:
 def log_prob(s: Subject) -> None:
     show = (*s.shown, "print(d.trace_log_prob(trace))")
     ours = s.d.trace_log_prob(s.trace)
-    expected = formula.log_prob(s.held, s.told)
-    totals = formula.log_totals(s.held, s.told)
-    decisions = (s.told.winners >= 0).sum(1)
+    expected = formula.log_prob(s.held, s.outcome)
+    totals = formula.log_totals(s.held, s.outcome)
+    decisions = (s.outcome.winners >= 0).sum(1)
     off = s.eps * (4 + np.minimum(s.spread, FAR)) * decisions + (2 * s.eps + U * decisions) * np.abs(expected)
     tolerance = off + s.case.of_items(s.rounding) * decisions
     s.compare("trace_log_prob", s.each(ours), expected, tolerance, show)
@@ -103,7 +103,7 @@ def _totals(s: Subject, expected: np.ndarray) -> None:
     winners = s.winners(s.trace)
     if not s.case.kind.ordered:
         ours = np.take_along_axis(ours, winners.argsort(1), 1)
-        expected = np.take_along_axis(expected, s.told.winners.argsort(1), 1)
+        expected = np.take_along_axis(expected, s.outcome.winners.argsort(1), 1)
         width = max(ours.shape[1], expected.shape[1])  # slots without a decision come first
         ours, expected = (np.pad(x, ((0, 0), (width - x.shape[1], 0))) for x in (ours, expected))
     ours, expected = padded(ours, expected, 0)
@@ -116,11 +116,11 @@ def _gradient(s: Subject, ours: torch.Tensor) -> None:
     weight = s.weights(s.case.items)
     to_items = torch.from_numpy(weight).to(ours.device, ours.dtype).reshape(ours.shape)
     (grad,) = torch.autograd.grad((ours * to_items).sum(), s.logits, retain_graph=True)
-    expected = by_row(s, formula.gradient(s.held, s.told, weight))
-    terms = by_row(s, formula.gradient(s.held, s.told, np.abs(weight), added=True))
-    relative = s.eps * (8 + FAR + s.told.winners.shape[1]) + 2 * s.rounding[:, None]
+    expected = by_row(s, formula.gradient(s.held, s.outcome, weight))
+    terms = by_row(s, formula.gradient(s.held, s.outcome, np.abs(weight), added=True))
+    relative = s.eps * (8 + FAR + s.outcome.winners.shape[1]) + 2 * s.rounding[:, None]
     if s.on_device:  # log-probabilities of decisions are kept in the dtype, for a trace that may be most improbable
-        relative = relative + 2 * s.eps * by_row(s, np.abs(formula.log_prob(s.held, s.told))[:, None])
+        relative = relative + 2 * s.eps * by_row(s, np.abs(formula.log_prob(s.held, s.outcome))[:, None])
     check_gradient(s, "log-prob gradient", grad, expected, relative * terms + 1e-30, show)
 
 
@@ -154,15 +154,15 @@ def curvature(s: Subject) -> None:
         return
     show = (*s.shown, "(g,) = torch.autograd.grad(d.trace_log_prob(trace).sum(), logits, create_graph=True)")
     (first,) = torch.autograd.grad(s.d.trace_log_prob(s.trace).sum(), s.logits, create_graph=True)
-    expected = by_row(s, formula.gradient(s.x, s.told, np.ones(s.case.items)))
-    scale = max(1e-11, 400 * s.eps) * (1 + s.told.winners.shape[1]) * (s.case.items / s.case.rows)
+    expected = by_row(s, formula.gradient(s.x, s.outcome, np.ones(s.case.items)))
+    scale = max(1e-11, 400 * s.eps) * (1 + s.outcome.winners.shape[1]) * (s.case.items / s.case.rows)
     check_gradient(s, "gradient with a graph", first, expected, scale, (*show, "print(g)"))
     along = s.weights(s.case.rows, s.keys)
     direction = torch.from_numpy(along).to(first.device, first.dtype).reshape(first.shape)
     if not first.requires_grad:
         return
     (second,) = torch.autograd.grad((first * direction).sum(), s.logits, retain_graph=True)
-    expected = by_row(s, formula.curvature(s.x, s.told, s.case.of_items(along)))
+    expected = by_row(s, formula.curvature(s.x, s.outcome, s.case.of_items(along)))
     show = (*show, "print(torch.autograd.grad(g.sum(), logits))  # the check weights keys")
     check_gradient(s, "second derivative", second, expected, 8 * scale, show)
 

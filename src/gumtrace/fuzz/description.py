@@ -138,7 +138,7 @@ class Chain(Named):
     def leave(self, case: "Case") -> oracles.Leave:
         return oracles.winner_leaves
 
-    def twin(self, case: "Case", row: int) -> Any:
+    def reference(self, case: "Case", row: int) -> Any:
         raise NotImplementedError
 
     def value(self, case: "Case", winners: np.ndarray, racing: np.ndarray) -> np.ndarray:
@@ -152,8 +152,8 @@ class Chain(Named):
 
     def play(self, case, row):
         racing = np.flatnonzero(case.racing[row]).tolist()
-        twin = self.twin(case, row)
-        return lambda choose: interpret(twin, racing, choose)
+        reference = self.reference(case, row)
+        return lambda choose: interpret(reference, racing, choose)
 
     def values(self, case, row, winners, runs):
         return self.value(case, winners, np.repeat(case.racing[row : row + 1], len(winners), 0))

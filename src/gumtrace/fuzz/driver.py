@@ -82,12 +82,12 @@ class _Worker:
     def receive(self) -> Report | str | None:
         """What it reports, a script, or that it is ready; None if it died."""
         try:
-            said = self.pipe.recv() if not self.hangs or self.pipe.poll() else None
+            message = self.pipe.recv() if not self.hangs or self.pipe.poll() else None
         except (EOFError, ConnectionError):
             return None
-        if said == READY:
+        if message == READY:
             self.ready, self.since = True, time.monotonic()
-        return said
+        return message
 
     @property
     def hangs(self) -> bool:
@@ -175,23 +175,23 @@ def _used_up(settings: Settings, summary: Summary, given: int) -> bool:
 def _received(settings: Settings, summary: Summary, worker: _Worker, workers: list[_Worker], target) -> Report | None:
     """What a worker reports. Where it died, another takes its place, and reports that when it has made a script of the
     case."""
-    said, index = worker.receive(), worker.index
-    if said == READY:
+    message, index = worker.receive(), worker.index
+    if message == READY:
         return None
     if index is None:
         raise RuntimeError(f"a worker cannot start: {worker.end()}")
     name = ROUND[index % len(ROUND)]
-    if said is not None:
+    if message is not None:
         worker.index = None
         worker.done[index >= SINGLE * len(ROUND)] += 1
-        if isinstance(said, Report):
-            if said.last:
+        if isinstance(message, Report):
+            if message.last:
                 worker.stop()
                 workers[workers.index(worker)] = other = _Worker(settings, target)
                 other.done = worker.done
-            return said
+            return message
         how, worker.how = str(worker.how), None
-        return Report(index, name, failures=[Failure(index, name, how, how, said)])
+        return Report(index, name, failures=[Failure(index, name, how, how, message)])
     how = worker.end() if worker.how is None else worker.how
     worker.stop()
     other = workers[workers.index(worker)] = _Worker(settings, target)

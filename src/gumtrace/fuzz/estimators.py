@@ -43,14 +43,14 @@ def serves(name: str, case: Case) -> bool:
 def estimates(case: Case, tally: Counter) -> None:
     """The estimator that the case names, on an unbatched item."""
     name = case.extra
-    told = every_outcome(case, 0, 500)
-    if told is None or not serves(name, case):
+    outcome = every_outcome(case, 0, 500)
+    if outcome is None or not serves(name, case):
         return
     rng = np.random.default_rng([case.seed, 3])
     estimator, objective, show = _made(case, name, rng)
     tally[f"estimator {name}"] += 1
     try:
-        _measured(case, name, estimator, objective, told, (*show, *_many(case)))
+        _measured(case, name, estimator, objective, outcome, (*show, *_many(case)))
         _refuses(case, name, estimator, show)
     except Wrong:
         raise
@@ -59,14 +59,14 @@ def estimates(case: Case, tally: Counter) -> None:
         raise Wrong(f"{name} ({type(error).__name__})", message, None, (*show, *_many(case))) from error
 
 
-def _measured(case: Case, name: str, estimator: E.Estimator, objective: Objective, told: Outcome, show) -> None:
+def _measured(case: Case, name: str, estimator: E.Estimator, objective: Objective, outcome: Outcome, show) -> None:
     """The means of many losses and gradients."""
     with torch.no_grad():
-        every = torch.from_numpy(told.value.copy()).to(case.device, case.build().sample().dtype)
+        every = torch.from_numpy(outcome.value.copy()).to(case.device, case.build().sample().dtype)
         losses = objective(every.unsqueeze(1))[:, 0].cpu().double().numpy()
-    x = np.repeat(case.x, len(told.winners), 0)
-    chances = np.exp(formula.log_prob(x, told))
-    exact = formula.gradient(x, told, chances * losses).sum(0)
+    x = np.repeat(case.x, len(outcome.winners), 0)
+    chances = np.exp(formula.log_prob(x, outcome))
+    exact = formula.gradient(x, outcome, chances * losses).sum(0)
     count = SLOW_ESTIMATES if case.kind.slow else ESTIMATES
     for _ in range(3):  # what learns has learned something
         _estimate(case, estimator, objective, 64)
@@ -75,13 +75,13 @@ def _measured(case: Case, name: str, estimator: E.Estimator, objective: Objectiv
         if not np.isfinite(ours).all():
             raise Wrong(f"{name}: {what}", f"the {what} is not finite", None, show)
     draws = count * estimator.samples
-    rounding = 64 * torch.finfo(case.logits.dtype).eps * (1 + np.abs(losses).max()) * (1 + told.winners.shape[1])
+    rounding = 64 * torch.finfo(case.logits.dtype).eps * (1 + np.abs(losses).max()) * (1 + outcome.winners.shape[1])
     if described(name) is not E.StochasticSoftmax:  # whose value is that of relaxed structures
         spread = (losses - chances @ losses)[:, None]
         _compare(f"{name}: loss", loss[:, None], np.array([chances @ losses]), spread, chances, draws, rounding, show)
     if described(name).unbiased:
         level = chances @ losses if estimator.samples > 1 else 0.0
-        spread = formula.gradient(x, told, losses - level)
+        spread = formula.gradient(x, outcome, losses - level)
         _compare(f"{name}: gradient", grads, exact, spread, chances, draws, rounding, show)
 
 
@@ -173,8 +173,8 @@ def _refuses(case: Case, name: str, estimator: E.Estimator, show: tuple[str, ...
     before = copy.deepcopy(estimator.state_dict())
     for bad in (torch.nan, torch.inf, -torch.inf, 1j):
         built = case.kind.call(case.settings, case)
-        told = (*show, "logits = logits.expand(3, *logits.shape).clone().requires_grad_()")
-        told = (*told, f"print(estimator({built}, lambda x: objective(x) + {bad}))")
+        script = (*show, "logits = logits.expand(3, *logits.shape).clone().requires_grad_()")
+        script = (*script, f"print(estimator({built}, lambda x: objective(x) + {bad}))")
 
         def objective(x: Tensor, bad=bad) -> Tensor:
             score = x.double().flatten(x.dim() - dims).sum(-1) if dims else x.double() + 0
@@ -185,10 +185,10 @@ def _refuses(case: Case, name: str, estimator: E.Estimator, show: tuple[str, ...
         except (ValueError, TypeError):
             pass
         else:
-            raise Wrong(f"{name}: a loss of {bad}", "expected an error", None, told)
+            raise Wrong(f"{name}: a loss of {bad}", "expected an error", None, script)
         after = estimator.state_dict()
         if not all(torch.equal(before[key], after[key]) for key in before):
-            raise Wrong(f"{name}: a loss of {bad}", "the estimator remembers it", None, told)
+            raise Wrong(f"{name}: a loss of {bad}", "the estimator remembers it", None, script)
 
 
 def empty(case: Case, tally: Counter) -> None:

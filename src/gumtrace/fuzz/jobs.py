@@ -176,19 +176,19 @@ def as_wrong(error: Exception, where: str) -> Wrong:
 
 def _shrunk(work: Job, wrong: Wrong, seconds: float) -> tuple[Case, Wrong]:
     """The smallest case with the same failure, and what it says there."""
-    said = wrong
+    reported = wrong
     find = work.find if wrong.found_by is None else partial(_item_failures, which=(wrong.found_by,))
 
     def fails(case: Case) -> bool:
-        nonlocal said
+        nonlocal reported
         try:
             same = [other for other in find(case, Counter()) if other.check == wrong.check]
         except Exception:  # a case that makes no sense
             return False
-        said = same[0] if same else said
+        reported = same[0] if same else reported
         return bool(same)
 
-    return shrunk(work.subject, fails, wrong.item, seconds), said
+    return shrunk(work.subject, fails, wrong.item, seconds), reported
 
 
 def script(case: Case, wrong: Wrong) -> str:

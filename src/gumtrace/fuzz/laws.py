@@ -28,13 +28,13 @@ def laws(case: Case, tally: Counter) -> None:
     many = case.change(noise=case.logits.expand(draws, *case.logits.shape).contiguous())
     s = Subject(many, tally)
     alone = Subject(case, tally)
-    told = every_outcome(case, 0, 2000)
-    if told is None or s.keys == 0:
+    outcome = every_outcome(case, 0, 2000)
+    if outcome is None or s.keys == 0:
         return
-    _enumeration(alone, told)
+    _enumeration(alone, outcome)
     trace = s.d.sample_trace((draws,), generator=case.generator())
     show = (f"trace = d.sample_trace(({draws},), generator=torch.Generator().manual_seed({case.seed}))",)
-    _traces(s, told, trace, show)
+    _traces(s, outcome, trace, show)
     noise = s.rows(s.d.perturb((draws,), generator=case.generator(1)))
     _gumbels(s, "law of perturb", noise, (f"noise = d.perturb(({draws},))",))
     again = s.rows(s.d.conditional(trace, generator=case.generator(2)))
@@ -43,12 +43,12 @@ def laws(case: Case, tally: Counter) -> None:
         _given_one_trace(s, trace[torch.zeros(draws, dtype=torch.long)])
 
 
-def _enumeration(s: Subject, told: Outcome) -> None:
+def _enumeration(s: Subject, outcome: Outcome) -> None:
     """The library lists the traces that there are, with their chances."""
     listed = s.d.enumerate_traces()
     winners, values = listed.winners.cpu().numpy(), listed.value.cpu().double().numpy()
     chances = s.d.trace_log_prob(listed).detach().cpu().double().exp().numpy()
-    ours, expected = _by_name(s, winners, values, chances), _chances(s, told)
+    ours, expected = _by_name(s, winners, values, chances), _chances(s, outcome)
     show = ("traces = d.enumerate_traces()", "print(traces.winners, d.trace_log_prob(traces).exp())")
     s.tally["enumeration"] += 1
     if ours.keys() != expected.keys():
@@ -58,9 +58,9 @@ def _enumeration(s: Subject, told: Outcome) -> None:
         raise Wrong("enumeration", f"a chance is off by {far:.2g}", None, show)
 
 
-def _chances(s: Subject, told: Outcome) -> Counter:
-    x = np.repeat(s.case.x, len(told.winners), 0)
-    return _by_name(s, told.winners, told.value, np.exp(formula.log_prob(x, told)))
+def _chances(s: Subject, outcome: Outcome) -> Counter:
+    x = np.repeat(s.case.x, len(outcome.winners), 0)
+    return _by_name(s, outcome.winners, outcome.value, np.exp(formula.log_prob(x, outcome)))
 
 
 def _by_name(s: Subject, winners: np.ndarray, values: np.ndarray, chances: np.ndarray) -> Counter:
@@ -71,8 +71,8 @@ def _by_name(s: Subject, winners: np.ndarray, values: np.ndarray, chances: np.nd
     return expected
 
 
-def _traces(s: Subject, told: Outcome, trace: Trace, show: tuple[str, ...]) -> None:
-    expected = _chances(s, told)
+def _traces(s: Subject, outcome: Outcome, trace: Trace, show: tuple[str, ...]) -> None:
+    expected = _chances(s, outcome)
     drawn = Counter(_names(s, s.winners(trace), s.rows(trace.value)))
     if strange := set(drawn) - set(expected):
         raise Wrong("law of traces", f"a trace that cannot be: {min(strange)}", None, show)
@@ -101,14 +101,14 @@ def _given_one_trace(s: Subject, trace: Trace) -> None:
     """The minima of all decisions and what the losers have left are exponential, and independent."""
     noise = s.d.conditional(trace, generator=s.case.generator(3))
     first = s.case.change(noise=noise[:1].detach().cpu())
-    told = s.case.kind.outcome(first, np.where(s.racing[:1], s.rows(noise)[:1], -np.inf), trace[:1])
-    told = told.at(np.zeros(s.case.items, np.int64))  # the decisions are those of the one trace
+    outcome = s.case.kind.outcome(first, np.where(s.racing[:1], s.rows(noise)[:1], -np.inf), trace[:1])
+    outcome = outcome.at(np.zeros(s.case.items, np.int64))  # the decisions are those of the one trace
     e = np.exp(-np.where(s.racing, s.rows(noise), 0.0))
-    minima = formula.solve_minima(e, told)
-    totals = np.exp(formula.log_totals(s.x, told))
-    there = np.flatnonzero(told.winners[0] >= 0)
-    left = e - np.einsum("ibk,ib->ik", told.members, minima)
-    losers = np.setdiff1d(np.flatnonzero(s.case.racing[0]), told.winners[0])
+    minima = formula.solve_minima(e, outcome)
+    totals = np.exp(formula.log_totals(s.x, outcome))
+    there = np.flatnonzero(outcome.winners[0] >= 0)
+    left = e - np.einsum("ibk,ib->ik", outcome.members, minima)
+    losers = np.setdiff1d(np.flatnonzero(s.case.racing[0]), outcome.winners[0])
     fresh = left[:, losers] * np.exp(s.case.x[0, losers])
     uniform = np.exp(-np.concatenate([minima[:, there] * totals[:, there], fresh], 1))
     show = ("trace = d.sample_trace()", f"noise = torch.stack([d.conditional(trace) for _ in range({s.case.items})])")

@@ -70,23 +70,23 @@ def given_trace(s: Subject, check: str, trace: Trace, show: tuple[str, ...], cer
     lost = any(issubclass(w.category, RuntimeWarning) for w in warned)
     if not (lost and (not certain or s.spread.max(initial=0) > 15)):
         s.holds(check, kept, "the trace is lost", show)
-    told = s.oracle(again, trace)
-    ours, expected = padded(s.winners(trace), told.winners)
+    outcome = s.oracle(again, trace)
+    ours, expected = padded(s.winners(trace), outcome.winners)
     if not s.case.kind.ordered:
         ours, expected = np.sort(ours, 1), np.sort(expected, 1)
     s.holds(check, (ours == expected).all(1) | ~kept, "the oracle finds another trace", show)
     if again.requires_grad and certain:
-        _conditional_gradient(s, again, g, told, bool(kept.all()), show)
+        _conditional_gradient(s, again, g, outcome, bool(kept.all()), show)
 
 
-def _conditional_gradient(s: Subject, again, g: np.ndarray, told, kept: bool, show: tuple[str, ...]) -> None:
+def _conditional_gradient(s: Subject, again, g: np.ndarray, outcome, kept: bool, show: tuple[str, ...]) -> None:
     weight = s.weights(s.case.items, s.keys)
     weight[FEW * s.case.rows :] = 0  # of many samples, some: errors add up
     scaled = torch.where(again.isneginf(), 0.0, again) * torch.from_numpy(weight).to(again).reshape(again.shape)
     (grad,) = torch.autograd.grad(scaled.sum(), s.logits, retain_graph=True)
     show = (*show, "again[again.isfinite()].sum().backward()  # the check weights keys", "print(logits.grad)")
     exact = kept and s.case.logits.dtype == s.dtype and s.size.max(initial=0) <= 12 and s.case.rows > 0
-    expected = by_row(s, formula.conditional_gradient(s.x, told, g, weight)) if exact else None
+    expected = by_row(s, formula.conditional_gradient(s.x, outcome, g, weight)) if exact else None
     off = 1e-6 if s.dtype == torch.float64 else 5e-3  # the minima come from differences of E
     scale = off * (1 + np.abs(weight).sum(1).max(initial=0)) * min(s.case.items // max(s.case.rows, 1), FEW)
     check_gradient(s, "conditional gradient", grad, expected, scale, show)

@@ -73,10 +73,12 @@ def _agree(s: Subject, check: str, ours: torch.Tensor, expected: torch.Tensor, s
 
 
 def mode(s: Subject) -> None:
-    told = s.case.kind.outcome(s.case, s.case.x, None)
+    outcome = s.case.kind.outcome(s.case, s.case.x, None)
     ours = flat(s.d.mode.cpu().double().numpy(), s.case.rows)
     s.tally["mode"] += len(ours)
-    bad = (ours != flat(told.value, s.case.rows)).any(1) & ~told.unsure
+    bad = (ours != flat(outcome.value, s.case.rows)).any(1) & ~outcome.unsure
     if bad.any():
         row = int(bad.argmax())
-        raise Wrong("mode", f"expected {told.value[row].tolist()}, got {ours[row].tolist()}", row, ("print(d.mode)",))
+        raise Wrong(
+            "mode", f"expected {outcome.value[row].tolist()}, got {ours[row].tolist()}", row, ("print(d.mode)",)
+        )

@@ -55,7 +55,7 @@ class Subject:
         return self.d.trace(self.noise)
 
     @cached_property
-    def told(self) -> Outcome:
+    def outcome(self) -> Outcome:
         """The oracle on the given noise."""
         return self.oracle(self.case.noise, self.trace)
 

@@ -79,6 +79,6 @@ class Times:
                     self.log[k], self.error[k] = -math.inf, math.inf
                 else:
                     self.log[k] += math.log(left)
-                    told = (error + (2 + apart) * U) * math.exp(-apart) if apart < 700 else 0.0
-                    self.error[k] = (self.error[k] + told) / left + (2 + abs(self.log[k])) * U
+                    relative = (error + (2 + apart) * U) * math.exp(-apart) if apart < 700 else 0.0
+                    self.error[k] = (self.error[k] + relative) / left + (2 + abs(self.log[k])) * U
             self.past[k] = self.pasts.setdefault((self.past[k], taken), len(self.pasts) + 1)

@@ -27,9 +27,9 @@ def every_outcome(case: Case, row: int, most: int = MOST_TRACES) -> Outcome | No
     return Outcome(winners, members, case.kind.values(case, row, winners, runs), np.zeros(len(runs), bool))
 
 
-def by_value(told: Outcome) -> tuple[np.ndarray, np.ndarray]:
+def by_value(outcome: Outcome) -> tuple[np.ndarray, np.ndarray]:
     """Which run is the first of each value, and which value each run has."""
-    _, first, which = np.unique(flat(told.value, len(told.value)), axis=0, return_index=True, return_inverse=True)
+    _, first, which = np.unique(flat(outcome.value, len(outcome.value)), axis=0, return_index=True, return_inverse=True)
     return first, which.reshape(-1)
 
 
@@ -38,14 +38,14 @@ def log_prob_of_value(s: Subject) -> None:
     if s.case.rows == 0 or s.keys > 20:
         return
     row = s.case.seed % s.case.rows
-    told = every_outcome(s.case, row)
-    if told is None:
+    outcome = every_outcome(s.case, row)
+    if outcome is None:
         return
     index = tuple(int(i) for i in np.unravel_index(row, s.case.batch)) if s.case.batch else ()
     item = s.d.item(index)
-    first, which = by_value(told) if s.d.event_shape.numel() else (np.zeros(1, np.int64), np.zeros(1, np.int64))
+    first, which = by_value(outcome) if s.d.event_shape.numel() else (np.zeros(1, np.int64), np.zeros(1, np.int64))
     dtype = s.trace.value.dtype
-    value = torch.from_numpy(told.value[first]).to(s.case.device, dtype)
+    value = torch.from_numpy(outcome.value[first]).to(s.case.device, dtype)
     show = (
         f"item = d.item({index})",
         f"value = torch.tensor({value.tolist()}, dtype={dtype})",
@@ -57,19 +57,19 @@ def log_prob_of_value(s: Subject) -> None:
         except NotImplementedError:
             return
         raise Wrong("log_prob", "expected a NotImplementedError", row, show)
-    x = np.repeat(s.case.x[row : row + 1], len(told.winners), 0)
+    x = np.repeat(s.case.x[row : row + 1], len(outcome.winners), 0)
     if s.case.kind.one_to_one:  # whose log-probability is that of a trace
         x = np.where(np.isfinite(x), np.clip(x, -s.largest, s.largest), x)
-    each = formula.log_prob(x, told)
+    each = formula.log_prob(x, outcome)
     expected = np.array([_log_sum(each[which == v]) for v in range(len(first))])
     ours = item.log_prob(value)
     with np.errstate(invalid="ignore", over="ignore"):
         off = s.eps * (32 + 4 * np.where(np.isfinite(expected), np.abs(expected), 0.0))
-        off = off + 4 * s.rounding[row] * told.winners.shape[1]
+        off = off + 4 * s.rounding[row] * outcome.winners.shape[1]
         off = np.where((expected < -HELD) & (ours.detach().cpu().double().numpy() < -HELD / 2), np.inf, off)
     s.compare("log_prob", ours.detach().cpu().double().numpy(), expected, off, show)
     if s.case.logits.dtype == s.dtype and s.size[row] < 30:
-        _gradient(s, item, ours, told, x, each, which, expected, row, show)
+        _gradient(s, item, ours, outcome, x, each, which, expected, row, show)
 
 
 def _log_sum(x: np.ndarray) -> float:
@@ -77,17 +77,17 @@ def _log_sum(x: np.ndarray) -> float:
     return float(top + np.log(np.exp(x - top).sum())) if np.isfinite(top) else float(top)
 
 
-def _gradient(s: Subject, item, ours, told, x, each, which, expected, row: int, show) -> None:
+def _gradient(s: Subject, item, ours, outcome, x, each, which, expected, row: int, show) -> None:
     """Σ over values of weight · log P(X): the mean of ∇ log P(T) over the traces of each value."""
     weight = s.weights(len(expected), seed=1)
     by_trace = weight[which] * np.exp(each - expected[which])
-    wanted = formula.gradient(x, told, by_trace).sum(0)
+    wanted = formula.gradient(x, outcome, by_trace).sum(0)
     if not ours.requires_grad:
         return
     (grad,) = torch.autograd.grad((ours * torch.from_numpy(weight).to(ours)).sum(), s.logits, retain_graph=True)
     got = grad.detach().cpu().double().reshape(s.case.racing.shape).numpy()[row]
     s.tally["log_prob gradient"] += 1
-    scale = max(1e-9, 400 * s.eps) * np.abs(weight).sum() * (1 + told.winners.shape[1])
+    scale = max(1e-9, 400 * s.eps) * np.abs(weight).sum() * (1 + outcome.winners.shape[1])
     if not np.abs(got - wanted).max(initial=0) <= scale:
         raise Wrong("log_prob gradient", f"expected {wanted.tolist()}, got {got.tolist()}", row, show)
 

@@ -105,7 +105,7 @@ def steps(dist: Structure, trace: Trace, *, labels: Names | None = None, columns
 def _panels(dist: Structure, trace: Trace, labels: Names | None) -> list[Panel]:
     taken = steps_of(dist, trace, labels)
     x = dist.log_rates.detach().flatten().double().cpu()
-    shares = [dict(zip(s.members, x[list(s.members)].softmax(-1).tolist(), strict=True)) for s in taken]
+    shares = [dict(zip(s.racing, x[list(s.racing)].softmax(-1).tolist(), strict=True)) for s in taken]
     highest = max((share for race in shares for share in race.values()), default=1.0)
     words = trace.layout.structure.words(trace, labels)
     panels = [Panel(trace, words, taken[:i], s, shares[i], highest) for i, s in enumerate(taken)]
@@ -115,7 +115,7 @@ def _panels(dist: Structure, trace: Trace, labels: Names | None) -> list[Panel]:
 def _title(panel: Panel, number: int) -> str:
     if panel.step is None:
         return "the structure"
-    race = panel.step.race if panel.words.short_races else f"{len(panel.step.members)} racing"
+    race = panel.step.race if panel.words.short_races else f"{len(panel.step.racing)} racing"
     return f"{number}. {race}"
 
 

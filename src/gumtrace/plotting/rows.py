@@ -3,7 +3,7 @@
 import numpy as np
 
 from gumtrace.plotting.style import CHOSEN, FAINT, INK, MANY, PAPER, SOFT, badge, bare, mix
-from gumtrace.steps import member_keys
+from gumtrace.steps import racing_keys
 from gumtrace.structures.words import Words
 from gumtrace.traces.trace import Trace
 
@@ -72,10 +72,10 @@ def matching(ax, words: Words, chance) -> None:
 
 
 def decisions(ax, words: Words, chance=None) -> None:
-    """Any trace as its incidence of decisions and keys: a row a decision, its members shaded, its winner filled."""
+    """Any trace as incidence of decisions and keys: a row per decision, the racing keys shaded, the winner filled."""
     trace = words.trace
     winners = trace.winners.tolist()
-    taken = [(winners[b], keys) for b, keys in enumerate(member_keys(trace)) if winners[b] >= 0]
+    taken = [(winners[b], keys) for b, keys in enumerate(racing_keys(trace)) if winners[b] >= 0]
     rows, d = len(taken), trace.layout.geometry.keys
     raced = {i * d + k: FAINT for i, (_, keys) in enumerate(taken) for k in keys}
     cells(ax, rows, d, raced | {i * d + winner: CHOSEN for i, (winner, _) in enumerate(taken)})

@@ -92,5 +92,5 @@ def _checked_kind(dist: Structure, kind: str | None) -> str:
         )
     dist._check_relaxable()
     if kind is not None and kind not in kinds:
-        raise ValueError(f"relax: {name} has the kinds {', '.join(kinds)}, not {kind!r}")
+        raise ValueError(f"relax: unknown kind {kind!r} for {name}: choose from {', '.join(kinds)}")
     return kind or kinds[0]

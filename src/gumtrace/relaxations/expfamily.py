@@ -1,8 +1,8 @@
 """Marginals of P(S) ∝ e^{Σ_S u} over k-subsets S, and their derivatives: cumulants of the keys' indicators.
 
 S are the heads among independent coins with chances p = sigmoid(u + ν), given that there are k of them; ν may be
-anything. With N the number of heads, [N = k] is the mean of e^{iθ(N - k)} over the circle. So the law of S is a mixture
-over θ of coins that are independent again, with complex weights w and complex chances r = sigmoid(u + ν + iθ):
+anything. With N the number of heads, [N = k] is the mean of e^{iθ(N - k)} over the circle. So S is a mixture over θ of
+coins that are independent again, with complex weights w and complex chances r = sigmoid(u + ν + iθ):
 
     w(θ) ∝ e^{-ikθ} Π_j (1 + p_j (e^{iθ} - 1)),  Σ_θ w = 1,      x_i = Σ_θ w r_i
     Cov(1_i, G)  = Σ_θ w [ (r_i - x_i) M_G + r_i (1 - r_i) g_i ],      G = Σ_j g_j 1_j, shifted to mean 0

@@ -32,7 +32,7 @@ def sinkhorn(
     Args:
         u: (*S, n, m): G / temperature, -inf for keys that do not race.
         row_mass, col_mass: what rows sum to and what columns may hold, in place of 1; expand to (*S, n) and (*S, m).
-        iterations: at most so many steps of Newton's method.
+        iterations: the largest number of steps of Newton's method.
         tol: how far the row sums may be from their masses, all rows together; they are corrected in the end.
 
     Columns that are left over go to one more row, whose scores are all the same. Rows and columns without any key are

@@ -44,7 +44,7 @@ def relax_subset(u: Tensor, k: int | Tensor, kind: str = "expfamily") -> Tensor:
     tensor([0.5000, 0.5000, 1.0000, 0.0000])
     """
     if kind not in KINDS:
-        raise ValueError(f"relax_subset: the kinds are {', '.join(KINDS)}, not {kind!r}")
+        raise ValueError(f"relax_subset: unknown kind {kind!r}: choose from {', '.join(KINDS)}")
     refuse_transforms("relax_subset")
     sizes, smallest, largest = _sizes(u, k)
     if u.numel() == 0:

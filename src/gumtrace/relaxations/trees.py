@@ -136,7 +136,7 @@ _registered = torch.library.custom_op("gumtrace::tree_marginals", _compute, muta
 _registered.register_fake(lambda u, *_: u.new_empty(u.shape))
 
 
-# The same in torch, by logarithms of weights: see the kernel for the recursion. Hyperdual numbers (`jets`) stack their
+# The same in torch, by logarithms of weights: see the kernel for the recursion. Hyperdual numbers (`duals`) stack their
 # components in the leading dimension: x, and if there are tangents x₁, or x₁, x₂, x₁₂.
 
 PRODUCTS = {1: [(0, 0, 0)], 2: [(0, 0, 0), (0, 1, 1), (1, 0, 1)]}
@@ -163,19 +163,19 @@ def sweeps(u: Tensor, along: Tensor, sizes: Tensor, root: int) -> Tensor:
     # the root stays to the end, and nodes leave from the last to the first; no number is copied from the host
     order = torch.where(node == 0, root, torch.where(node == root, 0, node))
     log_w, along = log_w[:, order][..., order], along[..., order, :][..., order]
-    jets = torch.stack([torch.ones_like(log_w), *along, *along[:1] * along[1:]])  # e^(ε₁ along₁ + ε₂ along₂)
-    adjoint, reached = _adjoint(log_w, jets)
-    result = (jets * adjoint.flip(0)).sum(0)[:, order][..., order]
+    duals = torch.stack([torch.ones_like(log_w), *along, *along[:1] * along[1:]])  # e^(ε₁ along₁ + ε₂ along₂)
+    adjoint, reached = _adjoint(log_w, duals)
+    result = (duals * adjoint.flip(0)).sum(0)[:, order][..., order]
     result = torch.where(edge & reached[:, None, None], result, 0.0)
     if undirected:
         result = result.triu(1) + result.tril(-1).mT
-    return (result.clamp(0.0, 1.0) if len(jets) == 1 else result).to(u.dtype)
+    return (result.clamp(0.0, 1.0) if len(duals) == 1 else result).to(u.dtype)
 
 
-def _adjoint(log_w: Tensor, jets: Tensor) -> tuple[Tensor, Tensor]:
+def _adjoint(log_w: Tensor, duals: Tensor) -> tuple[Tensor, Tensor]:
     """w ∂ log Z / ∂w as hyperdual numbers (J, items, n, n), relative to the value of w, and which items have a tree."""
-    n, products = log_w.shape[-1], PRODUCTS[len(jets)]
-    a, w = log_w.clone(), jets.clone()
+    n, products = log_w.shape[-1], PRODUCTS[len(duals)]
+    a, w = log_w.clone(), duals.clone()
     kept: list[tuple[Tensor, ...]] = []
     reached = torch.ones(len(log_w), dtype=torch.bool, device=log_w.device)
     for v in range(n - 1, 0, -1):
@@ -195,7 +195,7 @@ def _adjoint(log_w: Tensor, jets: Tensor) -> tuple[Tensor, Tensor]:
             new[z] += t[x][:, :, None] * row[y][:, None, :]
         w[..., :v, :v].lerp_(new, q.expand_as(new))
         kept.append((q, share, s, t, row))
-    adjoint = torch.zeros_like(jets)
+    adjoint = torch.zeros_like(duals)
     for v in range(1, n):
         q, share, s, t, row = kept.pop()
         inner = q * adjoint[..., :v, :v]  # (J, items, v, v)

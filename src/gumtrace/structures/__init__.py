@@ -1,4 +1,4 @@
-"""One file a structure, all in the same order; `base` holds what they share, `custom` the paper's general algorithm.
+"""One file per structure, all in the same order; `base` holds what they share, `custom` the paper's general algorithm.
 
 The lists below are the only ones: `gumtrace` exports these names; the explorer, the site and the tests go through
 `ALL`, where sparse spanning trees belong to the dense ones.

@@ -30,8 +30,8 @@ class Structure(Description):
             support of values go unchecked, logits are checked when a structure is drawn. torch.compile and torch.func
             need it off: values cannot be read while they trace.
 
-    Methods that draw take a `sample_shape`, () by default: so many independent draws for each item. It comes first in
-    what they return, then the batch shape, then the shape of a value or of the keys: "sample + batch + keys" below.
+    Methods that draw take a `sample_shape`, () by default: the shape of independent draws for each item. It comes first
+    in what they return, then the batch shape, then the shape of a value or of the keys: "sample + batch + keys" below.
     With `generator=` the same draws come again.
     """
 
@@ -278,7 +278,7 @@ class Structure(Description):
         checks.same_layout(name, self._layout, trace, self._may_sync)
         keys = trace.layout.geometry.keys  # a trace is a public object, and anyone may write into it
         if self._may_sync and not (checks.within(trace.choices, -1, keys) and self._valid_links(trace)):
-            raise ValueError(f"{name}: the trace holds numbers that are no keys or decisions")
+            raise ValueError(f"{name}: the trace holds numbers that are not keys or decisions")
         expected = self._decision_counts() if self._validate_args else None
         if expected is not None:
             wrong = (self._count_decisions(trace) != expected).flatten().nonzero()

@@ -103,7 +103,7 @@ def depth(node: int, parents: Sequence[int]) -> int:
         node = parents[node]
         steps_up += 1
         if steps_up > len(parents):
-            raise ValueError("the parents are no tree: they go round in a cycle")
+            raise ValueError("the parents are not a tree: they contain a cycle")
     return steps_up
 
 

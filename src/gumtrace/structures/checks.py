@@ -80,7 +80,7 @@ def same_layout(name: str, ours: Layout, trace: Trace, may_sync: bool) -> None:
         slots != (theirs.geometry.winner_slots, theirs.geometry.link_slots)
         or trace.choices.shape[:-1] != trace.links.shape[:-1]
     ):
-        raise ValueError(f"{name}: the trace has {slots} slots for choices and links, not as its layout says")
+        raise ValueError(f"{name}: the trace has {slots} slots for choices and links, which does not match its layout")
 
 
 def within(x: Tensor, low: int, high: int) -> bool:

@@ -48,7 +48,7 @@ class SpanningTree(Structure):
     def __init__(
         self, logits: Tensor, components: int = 1, *, mask=None, lengths=None, validate_args: bool | None = None
     ):
-        self.components = checked_components(components)
+        self.components = checked_components("SpanningTree", components)
         super().__init__(logits, 2, mask, lengths, validate_args)
 
     @staticmethod
@@ -143,7 +143,9 @@ class SpanningTree(Structure):
 
     def _check_relaxable(self):
         if self.components > 1:
-            raise NotImplementedError("relax: there is no relaxation of spanning forests, only of trees")
+            raise NotImplementedError(
+                "relax: spanning forests have no relaxation; use components=1, or an estimator without one"
+            )
 
     def _relax(self, scores, kind):
         from gumtrace.relaxations.trees import spanning_tree_marginals
@@ -185,7 +187,7 @@ class ForestSupport(Support):
         )
 
 
-def checked_components(components: int) -> int:
-    if checks.integer("SpanningTree", "components", components) < 1:
-        raise ValueError(f"SpanningTree: components must be at least 1, got {components}")
+def checked_components(name: str, components: int) -> int:
+    if checks.integer(name, "components", components) < 1:
+        raise ValueError(f"{name}: components must be at least 1, got {components}")
     return int(components)

@@ -46,12 +46,12 @@ class SparseSpanningTree(SpanningTree):
         lengths=None,
         validate_args: bool | None = None,
     ):
-        self.components = checked_components(components)
-        self._nodes = checks.integer("SpanningTree", "num_nodes", num_nodes)
+        self.components = checked_components("SparseSpanningTree", components)
+        self._nodes = checks.integer("SparseSpanningTree", "num_nodes", num_nodes)
         self._edges = _checked_edges(edge_index, self._nodes)
-        checks.logits("SpanningTree", logits, 1)
+        checks.logits("SparseSpanningTree", logits, 1)
         if logits.shape[-1] != edge_index.shape[1]:
-            raise ValueError(f"SpanningTree: logits {tuple(logits.shape)} do not fit {edge_index.shape[1]} edges")
+            raise ValueError(f"SparseSpanningTree: logits {tuple(logits.shape)} do not fit {edge_index.shape[1]} edges")
         Structure.__init__(self, logits, 1, mask, lengths, validate_args)
 
     @property
@@ -101,7 +101,9 @@ class SparseSpanningTree(SpanningTree):
         return None
 
     def _check_relaxable(self):
-        raise NotImplementedError("relax: there is no relaxation of sparse graphs, only of dense trees")
+        raise NotImplementedError(
+            "relax: sparse graphs have no relaxation; use a dense SpanningTree, or an estimator without one"
+        )
 
 
 class SparseSpanningTreeWords(SpanningTreeWords):
@@ -133,11 +135,11 @@ class SparseForestSupport(Support):
 
 def _checked_edges(edge_index: Tensor, nodes: int) -> Tensor:
     if not torch.is_tensor(edge_index):
-        raise TypeError(f"SpanningTree: edge_index must be a tensor, got {type(edge_index).__name__}")
+        raise TypeError(f"SparseSpanningTree: edge_index must be a tensor, got {type(edge_index).__name__}")
     integers = not edge_index.is_floating_point() and edge_index.dtype != torch.bool
     if edge_index.dim() != 2 or edge_index.shape[0] != 2 or not integers:
         kind = f"{edge_index.dtype} {tuple(edge_index.shape)}"
-        raise ValueError(f"SpanningTree: edge_index must be integers (2, E), got {kind}")
+        raise ValueError(f"SparseSpanningTree: edge_index must be integers (2, E), got {kind}")
     edge_index = edge_index.long()  # of which the kernels get a copy in int32
     if is_traced([edge_index]) and nodes > 0:
         return edge_index.clamp(0, nodes - 1)  # kernels trust them, and values cannot be read now
@@ -145,7 +147,7 @@ def _checked_edges(edge_index: Tensor, nodes: int) -> Tensor:
     if len(bad) > 0:
         edge = int(bad[0])
         ends = edge_index[:, edge].tolist()
-        raise ValueError(f"SpanningTree: edge {edge} = {ends} names a node outside 0..{nodes - 1}")
+        raise ValueError(f"SparseSpanningTree: edge {edge} = {ends} names a node outside 0..{nodes - 1}")
     return edge_index
 
 

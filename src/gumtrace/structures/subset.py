@@ -22,8 +22,8 @@ class Subset(Structure):
     Args:
         logits: (*B, d).
         k: how many, an int or integers (*B,).
-        most: a bound on k where k is a tensor: traces have so many slots. By default the largest k, or d where k cannot
-            be read without synchronising or at all: on a GPU without checks, in torch.compile and vmap.
+        most: a bound on k where k is a tensor: traces have that many slots. By default the largest k, or d where k
+            cannot be read without synchronising or at all: on a GPU without checks, in torch.compile and vmap.
 
     The value is 0/1, (*B, d). A sample costs O(d log k), its log-probability O(d).
 

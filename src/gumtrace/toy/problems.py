@@ -94,7 +94,7 @@ def problem(name: str, *, size: int | None = None, smooth: bool = True, seed: in
 
 
 def applicable(p: Problem, samples: int = 8) -> dict[str, Callable[[], Estimator]]:
-    """Estimators of the problem by label, each for about `samples` objective calls an iteration."""
+    """Estimators of the problem by label, each for about `samples` objective calls per iteration."""
     dist = p.dist
     fitting = [cls for cls in ESTIMATORS.values() if cls.supports(dist) and (p.smooth or not cls.differentiates)]
     return {cls.label: partial(_build, cls, p, samples) for cls in fitting}

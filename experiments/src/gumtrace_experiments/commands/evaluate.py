@@ -31,7 +31,7 @@ def _experiment_or_folder(text: str) -> type[Experiment] | Path:
 
 
 def run(args: argparse.Namespace) -> int:
-    """One JSON line a run."""
+    """One JSON line per run."""
     try:
         if problem := device_problem(args.device):
             raise ValueError(problem)
@@ -56,7 +56,7 @@ def _evaluate(found: list[Path], args: argparse.Namespace) -> int:
 
 
 def find_runs(of: type[Experiment] | Path, paths: list[Path]) -> list[Path]:
-    """Folders of the runs of an experiment, or of all runs in folders; that there are none is an error."""
+    """Folders of the runs of an experiment, or of all runs in folders; an error if there are none."""
     if isinstance(of, Path):
         paths, what = [of, *paths], "run"
     else:
@@ -65,5 +65,7 @@ def find_runs(of: type[Experiment] | Path, paths: list[Path]) -> list[Path]:
     if not isinstance(of, Path):
         found = [path for path in found if (read_json(path / CONFIG) or {}).get("experiment") == of.name]
     if not found:
-        raise RunFolderError(f"no {what} in {', '.join(map(str, paths))}; experiments are {', '.join(names())}")
+        raise RunFolderError(
+            f"no {what} in {', '.join(map(str, paths))}: name a folder of runs or an experiment ({', '.join(names())})"
+        )
     return found

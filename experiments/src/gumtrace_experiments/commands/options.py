@@ -55,7 +55,7 @@ def read_seeds(text: str) -> list[int]:
         except ValueError:
             raise ValueError(f"seeds are numbers and ranges such as 0-9 or 0,3,5, got {text!r}") from None
         if not found:
-            raise ValueError(f"{part} is no range: the last seed comes before the first")
+            raise ValueError(f"{part} is not a range: its last seed comes before its first")
         seeds += found
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"a seed appears twice in {text!r}")

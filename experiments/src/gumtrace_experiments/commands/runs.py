@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read(args: argparse.Namespace) -> list[Record]:
-    """The runs of the experiment; that there are none is an error."""
+    """The runs of the experiment; an error if there are none."""
     name = args.experiment.name
     trained = Path("runs") / name
     recorded = next((folder / name for folder in RECORDED if (folder / name).exists()), None)

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         if options.seeds and any(option.partition("=")[0] == "--seed" for option in args.options):
             raise ValueError("--seed is for one run and --seeds for several: give one of them")
         if options.profile and (unused := [name for name in ("seeds", "graph") if getattr(options, name)]):
-            raise ValueError(f"--profile is of one run, without a graph: it takes no --{' and no --'.join(unused)}")
+            raise ValueError(f"--profile measures one run without a CUDA graph: leave out --{' and --'.join(unused)}")
         if problem := device_problem(options.device):
             raise ValueError(problem)
         return (_profile if options.profile else _train)(args.experiment, config, options)

@@ -85,7 +85,7 @@ def simulate(position: Tensor, adjacency: Tensor, frames: int) -> Tensor:
 
 
 def random_trees(count: int, nodes: int, generator: torch.Generator | None = None) -> Tensor:
-    """(count, n, n) 0/1: minimum spanning trees of the complete graph with independent weights, all of one law.
+    """(count, n, n) 0/1: minimum spanning trees of complete graphs with independent, identically distributed weights.
 
     >>> random_trees(2, 10).sum((-2, -1)) / 2
     tensor([9., 9.])

@@ -171,7 +171,7 @@ class GraphLayout(Experiment):
         return error / (2 * VARIANCE * self.config.nodes)
 
     def evaluate(self, split: str, generator: torch.Generator) -> dict[str, float]:
-        """One sample a graph, every frame predicted from the true one before it, however the model was trained."""
+        """One sample per graph, every frame predicted from the true one before it, however the model was trained."""
         data: Split = getattr(self.data, split)
         totals = torch.zeros(3, dtype=torch.float64, device=data.positions.device)
         for positions, trees in zip(data.positions.split(CHUNK), data.trees.split(CHUNK), strict=True):

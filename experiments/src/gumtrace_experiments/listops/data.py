@@ -114,7 +114,7 @@ def read(path: str | Path, operators: Collection[str] = OPERATORS, max_length: i
         max_length: longer expressions are left out, and the others padded to it. None: all are padded to the longest.
     """
     if unknown := [name for name in operators if name not in OPERATORS]:
-        raise ValueError(f"listops: {unknown[0]!r} is no operator; these are: {' '.join(OPERATORS)}")
+        raise ValueError(f"listops: unknown operator {unknown[0]!r}: choose from {' '.join(OPERATORS)}")
     others = [VOCABULARY.index(name) for name in OPERATORS if name not in operators]
     found = [expression.tokens for expression in _lines(Path(path))]
     kept = [tokens for tokens in found if not np.isin(tokens, others).any()]
@@ -167,11 +167,11 @@ def _possible(split: Split) -> bool:
 def _only(folder: Path, part: str) -> Path:
     found = sorted({*folder.glob(f"{part}*.tsv"), *folder.glob(f"{part}*.tsv.xz")})
     if len(found) > 1:
-        raise ValueError(f"listops: there are several files {part}*.tsv: {', '.join(map(str, found))}; keep one")
+        raise ValueError(f"listops: found several files {part}*.tsv: {', '.join(map(str, found))}; keep one")
     if not found:
         raise ValueError(
-            f"listops: in the folder {folder} there is no {part}*.tsv (or .tsv.xz). Say with --data where the original "
-            "files are, or train on generated expressions, without --original"
+            f"listops: {folder} has no {part}*.tsv (or .tsv.xz): give the folder of the original files as --data, or "
+            "leave out --original to train on generated expressions"
         )
     return found[0]
 
@@ -193,7 +193,7 @@ def _lines(path: Path) -> Iterator[Expression]:
 def _row(line: str, where: str) -> Expression:
     answer, tab, _ = line.partition("\t")
     if not tab or len(answer) != 1 or answer not in "0123456789":
-        raise ValueError(f"{where}: a digit, a tab and an expression should be here, not {line[:40]!r}")
+        raise ValueError(f"{where}: expected a digit, a tab and an expression, got {line[:40]!r}")
     expression = parse("  " + line[2:], where)  # columns are those of the line
     if (value := evaluate(expression.tokens)) != int(answer):
         raise ValueError(f"{where}: the value of the expression is {value}, not {answer}")
@@ -224,5 +224,5 @@ def _checked(
         raise ValueError(f"listops: seed must not be negative, got {seed}")
     if shortest(max(depths)) > lengths[1]:
         needed = shortest(max(depths))
-        raise ValueError(f"listops: depth {max(depths)} takes {needed} tokens or more, not {lengths[1]} at most")
+        raise ValueError(f"listops: depth {max(depths)} needs at least {needed} tokens, got lengths up to {lengths[1]}")
     return sizes, seed, (lengths[0], lengths[1]), depths

@@ -190,7 +190,7 @@ class ListOpsExperiment(Experiment):
         return None
 
     def evaluate(self, split: str, generator: torch.Generator) -> dict[str, float]:
-        """One sample an expression."""
+        """One sample per expression."""
         data: Split = getattr(self.data, split)
         sums: dict[str, Tensor] = {}
         for chunk in zip(*(x.split(CHUNK) for x in data), strict=True):

@@ -54,7 +54,7 @@ def parse(text: str, where: str = "") -> Expression:
     """
     words = _words(text, where)
     if not words:
-        raise ValueError(_said(where, "there is no expression"))
+        raise ValueError(_joined(where, "the line has no expression"))
     tokens: list[int] = []
     heads: list[int] = []
     still_open: list[int] = []  # the places of operators
@@ -85,10 +85,10 @@ def _words(text: str, where: str) -> list[tuple[str, int]]:
             round_open.append(column)
         elif word == ")":
             if not round_open:
-                raise ValueError(_said(where, f"column {column}, ')'", "there is no round bracket to close"))
+                raise ValueError(_joined(where, f"column {column}, ')'", "no round bracket is open"))
             round_open.pop()
     if round_open:
-        raise ValueError(_said(where, f"column {round_open[-1]}, '('", "it is never closed"))
+        raise ValueError(_joined(where, f"column {round_open[-1]}, '('", "it is never closed"))
     return [(word, column) for word, column in found if word not in ("(", ")")]
 
 
@@ -99,7 +99,7 @@ def _objection(word: str, tokens: list[int], still_open: list[int]) -> str:
     if tokens and not still_open:
         return "the expression ends before it"
     if word == "]" and not still_open:
-        return "there is nothing to close"
+        return "no operator is open"
     if word == "]" and tokens[-1] > CLOSE:
         return "the operator before it has no arguments"
     return ""
@@ -107,10 +107,10 @@ def _objection(word: str, tokens: list[int], still_open: list[int]) -> str:
 
 def _malformed(where: str, words: list[tuple[str, int]], place: int, reason: str) -> ValueError:
     word, column = words[place]
-    return ValueError(_said(where, f"column {column}, token {place + 1} of {len(words)}, {word!r}", reason))
+    return ValueError(_joined(where, f"column {column}, token {place + 1} of {len(words)}, {word!r}", reason))
 
 
-def _said(*parts: str) -> str:
+def _joined(*parts: str) -> str:
     return ": ".join(filter(None, parts))
 
 

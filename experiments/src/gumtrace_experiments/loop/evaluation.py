@@ -39,15 +39,17 @@ def restore(
     device = torch.device(device)
     about = read_json(path / CONFIG)
     if about is None:
-        raise RunFolderError(f"{path} holds no run: there is no {CONFIG}")
+        raise RunFolderError(f"{path} is not a run: it has no {CONFIG}")
     best = load(path / BEST)
     if best is None and "diverged" in (result := read_result(path / RESULT) or {}):
         raise NeverEvaluated(f"{path} diverged {result['diverged']}")
     if best is None:
-        raise NeverEvaluated(f"{path} has no {BEST}: not evaluated yet (`gumtrace train` resumes it), or taken away")
+        raise NeverEvaluated(
+            f"{path} has no {BEST}: it was not evaluated yet (`gumtrace train` resumes it), or the file was removed"
+        )
     experiment, config = _described(path, about, experiment)
     if file is not None and not experiment.reads_files():
-        raise ValueError(f"{experiment.name} reads no files in place of its test set")
+        raise ValueError(f"{experiment.name} cannot read a file in place of its test set")
     loaded = (shared or SharedData()).load(experiment, config, data, device)
     model = experiment.build(config, loaded, device)
     with weights_of(path / BEST):
@@ -64,7 +66,7 @@ def _described(
     only shown: files are data, and do not decide what is run."""
     file = path / CONFIG
     if missing := [name for name in ("experiment", "config") if name not in about]:
-        raise other_version(file, f"there is no {', no '.join(missing)} in it")
+        raise other_version(file, f"it lacks {', '.join(missing)}")
     name, where = about["experiment"], about.get("class")
     experiment = experiment or (known(name) if isinstance(name, str) else None)
     if experiment is None:

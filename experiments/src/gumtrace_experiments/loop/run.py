@@ -152,7 +152,7 @@ class Run:
             folder.stage_best({**self.best, "model": self.experiment.state_dict()})
 
     def _log_gradient(self, moment: str) -> None:
-        """How noisy the estimator is, on the batch that comes next. It must not learn from being measured."""
+        """Log the standard deviation of the gradient on the next batch. The estimator must not learn from it."""
         if self.folder is None:
             return
         self.updater.prepare(self.iteration)

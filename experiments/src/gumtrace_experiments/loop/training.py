@@ -1,4 +1,4 @@
-"""Train: one run a seed, side by side on one device, each in its own folder."""
+"""Train: one run per seed, side by side on one device, each in its own folder."""
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -35,7 +35,7 @@ def train(
     progress: bool = True,
     watch: Callable[[Run], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Train, or resume, one run a seed in `out/seed-S`; returns what `result.json` of each holds.
+    """Train, or resume, one run per seed in `out/seed-S`; returns what `result.json` of each holds.
 
     Args:
         seeds: by default the config's own.
@@ -84,7 +84,7 @@ def _known(path: Path, metric: str) -> dict[str, Any] | None:
     """The result of a run that is done."""
     result = read_result(path)
     if result is not None and "diverged" not in result and metric not in result["valid"]:
-        raise damaged(path, f"there is no {metric} in it, and it did not diverge")
+        raise damaged(path, f"it has no {metric}, although the run did not diverge")
     return result
 
 
@@ -124,7 +124,7 @@ def finish(run: Run) -> dict[str, Any]:
         if row["split"] == "starts":
             names = [f"start {number}" for number in range(run.config.starts)]
             if not row.keys() >= set(names):
-                raise damaged(run.folder.path / METRICS, "its row of starts has not all of them")
+                raise damaged(run.folder.path / METRICS, "its row of starts is incomplete")
             result["starts"] = [row[name] for name in names]
     if run.diverged:
         result["diverged"] = run.diverged

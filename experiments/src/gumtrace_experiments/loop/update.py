@@ -186,6 +186,6 @@ def _moments(p: Tensor) -> dict[str, Tensor]:
 def _check(experiment: Experiment) -> None:
     config = experiment.config
     if config.items > experiment.items:
-        raise ValueError(f"a batch has {config.items} items, and the training set only {experiment.items}")
+        raise ValueError(f"a batch has {config.items} items, but the training set has only {experiment.items}")
     if hasattr(experiment.estimator, "surrogate") and config.shards > 1:
         raise ValueError(f"{config.estimator} fits its surrogate to the losses of one process: shards must be 1")

@@ -1,4 +1,4 @@
-"""Several processes, started by torchrun, that share out the shards of each batch: lightning-fabric connects them."""
+"""Several processes, started by torchrun, that divide the shards of each batch; lightning-fabric connects them."""
 
 import atexit
 import os
@@ -33,7 +33,7 @@ class Workers:
     def my_shards(self, shards: int) -> range:
         """Which of the shards are this process's."""
         if shards % self.world:
-            raise ValueError(f"{shards} shards cannot be shared out evenly to {self.world} processes")
+            raise ValueError(f"{shards} shards cannot be divided evenly among {self.world} processes")
         each = shards // self.world
         return range(self.rank * each, (self.rank + 1) * each)
 

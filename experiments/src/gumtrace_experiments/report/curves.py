@@ -24,7 +24,7 @@ _GAP = 0.055  # of the iterations, between columns of dots
 
 
 def draw(records: Sequence[Record], report: Report, metric: str, out: Path) -> list[Path]:
-    """Saves a figure for each metric that has a curve: a panel a block, a colour an estimator, a thin line a seed, a
+    """Saves a figure for each metric with a curve: a panel per block, a colour per estimator, a thin line per seed, a
     bold one for their median, and dots for where the seeds end. Of several settings the one that the table shows."""
     shown = choices(records, report, metric)
     out.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
 """Runs as they are reported: read from their folders, or from recorded files, which are small enough to be kept with
-the code. A recorded file is JSON lines, one run a line, in an order that does not depend on how they were found."""
+the code. A recorded file is JSON lines, one run per line, in an order that does not depend on how they were found."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -93,7 +93,7 @@ def read_run(folder: str | Path) -> Record:
     """The run in a folder, however far it got."""
     folder = Path(folder)
     if not (folder / CONFIG).exists():
-        raise RecordError(f"{folder} holds no run: there is no {CONFIG}")
+        raise RecordError(f"{folder} is not a run: it has no {CONFIG}")
     try:
         about = parsed((folder / CONFIG).read_bytes(), folder / CONFIG)
         result = parsed((folder / RESULT).read_bytes(), folder / RESULT) if (folder / RESULT).exists() else None
@@ -114,7 +114,7 @@ def save(file: str | Path, records: Iterable[Record]) -> None:
     """Records as one file, all of it or nothing."""
     file = Path(file)
     if file.suffix != SUFFIX:
-        raise RecordError(f"{file}: a recorded file is found by its name, which has to end in {SUFFIX}")
+        raise RecordError(f"{file}: the name of a recorded file must end in {SUFFIX}")
     lines = []
     for record in sorted(records, key=lambda record: record.key):
         curve = {name: [_short(x) for x in values] for name, values in record.curve.items()}
@@ -147,7 +147,7 @@ def _checked(body: dict[str, Any], where: str) -> Record:
     """The record, if it is whole."""
     names = {field.name for field in fields(Record)}
     if {"pruned", *body} != names:  # files of before searches left marks do not have it
-        raise RecordError(f"{where}: not a recorded run, which has {', '.join(sorted(names))}")
+        raise RecordError(f"{where}: not a recorded run: expected the fields {', '.join(sorted(names))}")
     record = Record(**body)
     if wrong := list(_problems(record)):
         raise RecordError(f"{where}: {'; '.join(wrong)}")
@@ -166,7 +166,7 @@ def _problems(record: Record) -> Iterator[str]:
     if not has(record.config, "seed", "estimator"):
         yield "the config has no seed or no estimator"
     elif type(record.config["seed"]) is not int or not isinstance(record.config["estimator"], str):
-        yield "the seed of the config is no number, or its estimator no name"
+        yield "the config's seed is not a number, or its estimator not a name"
     elif isinstance(record.experiment, str) and (
         problem := setting_problem(_defaults(record.experiment), record.config)
     ):

@@ -27,7 +27,7 @@ def unpacked(content: bytes) -> Any:
     if harmed is not None:
         raise Unreadable("a wrong checksum")
     if not any(name.endswith("data.pkl") for name in names):
-        raise Foreign("it is no file of torch.save")
+        raise Foreign("it was not written by torch.save")
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except UnpicklingError:  # it advises to read the file all the same, which may run anything

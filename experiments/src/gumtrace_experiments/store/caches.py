@@ -35,27 +35,29 @@ def read(path: Path, version: int, arguments: dict[str, Any], like: Splits) -> S
     try:
         found = unpacked(content)
     except Unreadable as error:
-        raise _unusable(path, "it is damaged, or no file of torch.save") from error
+        raise _unusable(path, "it is damaged, or was not written by torch.save") from error
     if not has(found, "format"):
         raise _unusable(path, "it holds something else")
     for name, expected in (("format", version), ("arguments", arguments)):
         if repr(found.get(name)) != repr(expected):  # plain values, if it is the right file
             shown = shorten(str(found.get(name)), 200, placeholder=" ...")
-            raise _unusable(path, f"its {name} {shown} should be {expected}")
+            raise _unusable(path, f"its {name} must be {expected}, got {shown}")
     for split, tensors in like.items():
         theirs = found.get(split)
         if not has(theirs) or theirs.keys() != tensors.keys():
-            raise _unusable(path, f"its {split} is not {', '.join(tensors)}")
+            raise _unusable(path, f"its {split} does not consist of {', '.join(tensors)}")
         for name, tensor in tensors.items():
             if not is_like(theirs[name], tensor):
-                raise _unusable(path, f"{name} of its {split} is no tensor of {tensor.dtype}, {tuple(tensor.shape)}")
+                raise _unusable(
+                    path, f"{name} of its {split} is not a {tensor.dtype} tensor of shape {tuple(tensor.shape)}"
+                )
     return {split: found[split] for split in like}
 
 
 def require(path: Path, good: bool, what: str) -> None:
     """Raise if values read from a cache are not good; only their user knows what is."""
     if not good:
-        raise _unusable(path, f"{what} cannot be")
+        raise _unusable(path, f"invalid {what}")
 
 
 def _unusable(path: Path, why: str) -> ValueError:

@@ -74,10 +74,10 @@ def load(path: Path) -> dict[str, Any] | None:
     if not has(found):
         raise other_version(path, f"it holds a {type(found).__name__}")
     if type(written := found.get("format", FORMAT)) is int and written != FORMAT:
-        raise other_version(path, f"its format is {written!r}, and here it is {FORMAT}")
+        raise other_version(path, f"it has format {written!r}, but this version reads format {FORMAT}")
     fields = _FIELDS[path.name]
     if missing := sorted(fields.keys() - found.keys()):
-        raise other_version(path, f"there is no {', no '.join(missing)} in it")
+        raise other_version(path, f"it lacks {', '.join(missing)}")
     if problem := _fields_problem(found, {**fields, **_MORE}):
         raise damaged(path, problem)
     return found
@@ -87,7 +87,7 @@ def _fields_problem(found: dict[Any, Any], fields: dict[str, Any]) -> str | None
     if found.keys() - fields.keys():
         return f"there is more in it than {', '.join(fields)}"
     wrong = [name for name, value in found.items() if not fields[name](value)]
-    return f"an impossible {', '.join(wrong)}" if wrong else None
+    return f"invalid {', '.join(wrong)}" if wrong else None
 
 
 def state_problem(
@@ -120,7 +120,7 @@ def _state_problems(
         yield "other starts than the run has"
     if (chosen := starts["best"]) is not None:
         if chosen.keys() != _STATE.keys() or _fields_problem(chosen, _STATE):
-            yield "an impossible state of the best start"
+            yield "an invalid state of the best start"
         else:
             yield from _state_problems(chosen, iterations, count, metric, optimiser)
 

@@ -40,7 +40,7 @@ class RunFolder:
     def _claim(self, about: dict[str, Any], defaults: dict[str, Any]) -> None:
         known = read_json(self.path / CONFIG)
         if known is not None and not (has(known.get("config")) and isinstance(known.get("experiment"), str)):
-            raise damaged(self.path / CONFIG, "there is no experiment or no config in it")
+            raise damaged(self.path / CONFIG, "it lacks an experiment or a config")
         if known is None:
             if strange := [p.name for p in self.path.iterdir() if p.name in (METRICS, BEST, STATE, RESULT)]:
                 raise RunFolderError(f"{self.path} holds {', '.join(strange)} but no {CONFIG}: not a run to resume")
@@ -89,13 +89,13 @@ class RunFolder:
         for best in found:
             if best["iteration"] == state["best"]["iteration"]:
                 return best
-        raise damaged(self.path / BEST, f"it is not the best model that {STATE} knows of")
+        raise damaged(self.path / BEST, f"it is not the best model recorded in {STATE}")
 
     def resume_from(self, state: dict[str, Any] | None) -> None:
         """Forget what came after a state: it comes again, and on some devices not quite the same."""
         rows, known = read_metrics(self.path / METRICS), state["rows"] if state else 0
         if len(rows) < known:
-            raise damaged(self.path / METRICS, f"it has {len(rows)} rows, and had {known} when {STATE} was written")
+            raise damaged(self.path / METRICS, f"it has {len(rows)} rows, but had {known} when {STATE} was written")
         self._settle(state)
         if (self.path / METRICS).exists():
             write(self.path / METRICS, "".join(json.dumps(row) + "\n" for row in rows[:known]).encode())

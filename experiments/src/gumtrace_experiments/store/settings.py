@@ -18,12 +18,12 @@ def setting_problem(defaults: Mapping[str, Any], config: Mapping[str, Any]) -> s
     """Which setting that was written down is of another type than its default; None if none is.
 
     >>> setting_problem({"hidden": 60, "lr": 0.1}, {"hidden": "60", "lr": 1})
-    "hidden should be int, and is '60'"
+    "hidden must be int, got '60'"
     """
     for setting in filter(defaults.__contains__, config):
         value, usual = config[setting], type(defaults[setting])
         if type(value) is not usual and not (usual is float and type(value) is int):
-            return f"{setting} should be {usual.__name__}, and is {shorten(repr(value), 40, placeholder=' ...')}"
+            return f"{setting} must be {usual.__name__}, got {shorten(repr(value), 40, placeholder=' ...')}"
     return None
 
 

@@ -40,7 +40,7 @@ def result_problem(result: Any) -> str | None:
     if not has(result, "valid", "test"):
         return "the result lacks valid or test"
     if not all(are_metrics(result.get(split, {})) for split in ("train", "valid", "test")):
-        return "the result has metrics that are no numbers"
+        return "the result has metrics that are not numbers"
     stds, starts = result.get("gradient_std", {}), result.get("starts", [])
     wrong = {
         "iteration": not (result.get("iteration") is None or is_count(result["iteration"])),
@@ -50,4 +50,4 @@ def result_problem(result: Any) -> str | None:
         "diverged": not isinstance(result.get("diverged", ""), str),
     }
     names = [name for name, found in wrong.items() if found]
-    return f"the result has an impossible {', '.join(names)}" if names else None
+    return f"the result has an invalid {', '.join(names)}" if names else None

@@ -108,7 +108,7 @@ def claim(sweep: Sweep) -> None:
             write(path, json.dumps(mine, indent=1).encode())
             return
         if not has(known.get("config")) or not isinstance(known.get("experiment"), str):
-            raise damaged(path, "there is no experiment or no config in it")
+            raise damaged(path, "it lacks an experiment or a config")
         same = known["experiment"] == mine["experiment"]
         theirs = completed(defaults, known["config"]) if same else known["config"]
         if not same or theirs != mine["config"]:

@@ -40,7 +40,7 @@ def read(path: str | Path) -> list[Sentence]:
     path = Path(path)
     found = [_sentence(rows, path) for rows in _blocks(path)]
     if not found:
-        raise ValueError(f"{path}: there is no sentence in it")
+        raise ValueError(f"{path} has no sentence")
     return found
 
 
@@ -116,11 +116,11 @@ def _row(line: str, place: int, number: int, path: Path) -> _Row | None:
             return None
         raise ValueError(f"{where}: words are numbered 1, 2, ..., ranges are 3-4 and empty nodes 8.1, not {name!r}")
     if not _is_number(name) or int(name) != place:
-        raise ValueError(f"{where}: word {place} of the sentence should be here, not word {name[:40]}")
+        raise ValueError(f"{where}: expected word {place} of the sentence, got word {name[:40]}")
     if not columns[_FORM]:
         raise ValueError(f"{where}: word {name} is empty")
     if tag not in TAGS:
-        raise ValueError(f"{where}: {tag!r} is no universal tag; these are: {' '.join(TAGS)}")
+        raise ValueError(f"{where}: unknown tag {tag!r}: universal tags are {' '.join(TAGS)}")
     if not _is_number(head):
         raise ValueError(f"{where}: the head of a word is the number of another one, or 0, not {head[:40]!r}")
     return _Row(columns[_FORM], tag, int(head), number)

@@ -105,12 +105,12 @@ def find(folder: Path, name: str, part: str) -> Path:
     pattern = f"{name}-ud-{part}*.conllu*"
     found = sorted(folder.glob(pattern)) or sorted(folder.glob(f"*/{pattern}"))
     if len(found) > 1:
-        raise ValueError(f"treebank: there are several files {pattern}: {', '.join(map(str, found))}; keep one of them")
+        raise ValueError(f"treebank: found several files {pattern}: {', '.join(map(str, found))}; keep one of them")
     if not found:
         raise ValueError(
-            f"treebank: there is no {name}-ud-{part}.conllu (or .conllu.xz) in {folder}, nor in a folder inside it. "
-            "Treebanks are at https://universaldependencies.org; en_ewt is UD English-EWT, CC BY-SA 4.0. Say with "
-            f"--data where it is, or train on made-up sentences with --treebank {SYNTHETIC}"
+            f"treebank: {name}-ud-{part}.conllu (or .conllu.xz) not found in {folder} or a folder inside it. Treebanks "
+            "are at https://universaldependencies.org; en_ewt is UD English-EWT, CC BY-SA 4.0. Give its folder as "
+            f"--data, or train on made-up sentences with --treebank {SYNTHETIC}"
         )
     return found[0]
 

@@ -69,14 +69,16 @@ class TreebankConfig(Config):
         if not self.likelihood >= 0:
             raise ValueError(f"likelihood must not be negative, got {self.likelihood}")
         if self.likelihood and self.estimator in LIKELIHOODS:
-            raise ValueError(f"likelihood is a weight beside what an estimator minimises, and {self.estimator} is none")
+            raise ValueError(
+                f"likelihood is added to an estimator's loss, and {self.estimator} is not one: set it to 0"
+            )
 
     @property
     def k(self) -> int:
         return 1 if self.estimator in LIKELIHOODS else super().k
 
     @property
-    def calls_an_item(self) -> int:
+    def calls_per_item(self) -> int:
         return 1
 
 

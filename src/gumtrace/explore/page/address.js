@@ -4,8 +4,8 @@ const PAUSE = 300; // ms: browsers refuse to be told of each step of a drag
 // { asked, at }, or null if the address says nothing. Whatever it says is asked for: who answers refuses what makes no sense.
 export function readAddress() {
   if (location.hash.length < 2) return null;
-  const said = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-  const { structure, logits, seed, redraw, step = "0", ...options } = said;
+  const fields = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  const { structure, logits, seed, redraw, step = "0", ...options } = fields;
   const asked = {
     structure,
     options: Object.fromEntries(Object.entries(options).map(([name, text]) => [name, number(text)])),
@@ -20,14 +20,14 @@ let writing;
 
 // Words are those of a request, but for the options, which stand beside the others.
 export function writeAddress({ logits, seed, redraw }, { structure, options }, at) {
-  const said = new URLSearchParams({ structure });
-  for (const { name, value } of options) said.set(name, value);
-  if (logits) said.set("logits", logits.join());
-  said.set("seed", seed);
-  if (redraw != null) said.set("redraw", redraw);
-  if (at > 0) said.set("step", at);
+  const fields = new URLSearchParams({ structure });
+  for (const { name, value } of options) fields.set(name, value);
+  if (logits) fields.set("logits", logits.join());
+  fields.set("seed", seed);
+  if (redraw != null) fields.set("redraw", redraw);
+  if (at > 0) fields.set("step", at);
   clearTimeout(writing);
-  writing = setTimeout(() => history.replaceState(null, "", `#${String(said).replaceAll("%2C", ",")}`), PAUSE);
+  writing = setTimeout(() => history.replaceState(null, "", `#${String(fields).replaceAll("%2C", ",")}`), PAUSE);
 }
 
 // What is no number stays as it is, and is refused as that.

@@ -41,8 +41,8 @@ export function noiseButtons(newNoise, redraw) {
 export function whyRedraw() {
   const [e, t] = ["E", "T"].map((name) => element("i", {}, name));
   const why = "Other times would have led to the same decisions; E\u00a0|\u00a0T draws some of them.";
-  const said = ["The noise ", e, ": all times of arrival. The trace ", t, `: all that was decided. ${why}`];
-  return element("p", { class: "gx-why" }, ...said);
+  const sentence = ["The noise ", e, ": all times of arrival. The trace ", t, `: all that was decided. ${why}`];
+  return element("p", { class: "gx-why" }, ...sentence);
 }
 
 export function select({ name, value, choices }, changed, disabled) {

@@ -160,15 +160,15 @@ class Explorer {
   }
 
   hint() {
-    const said = { class: "gx-hint" };
+    const hint = { class: "gx-hint" };
     if (!this.source.live) {
       const command = element("code", {}, "gumtrace explore");
-      return element("p", said, element("span", {}, "These runs were recorded. Run ", command, " to drag the logits."));
+      return element("p", hint, element("span", {}, "These runs were recorded. Run ", command, " to drag the logits."));
     }
     const equal = button("Make all equal", () => this.setLogits(this.run.keys.map(() => 0)));
     return element(
       "p",
-      said,
+      hint,
       "Drag a logit. ",
       equal,
       button("As at first", () => this.setLogits(null)),

@@ -14,7 +14,7 @@ export function live() {
   };
 }
 
-// A folder as gumtrace.explore.precompute writes it: one file a structure, a few runs in each.
+// A folder as gumtrace.explore.precompute writes it: one file per structure, a few runs in each.
 export function recorded(folder) {
   const files = new Map();
   const load = (name) => {
@@ -42,7 +42,7 @@ async function read(address, lost, settings) {
   } catch {
     throw new Error(lost);
   }
-  const said = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(said.error ?? `The server answered ${response.status}.`);
-  return said;
+  const answer = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Error(answer.error ?? `The server answered ${response.status}.`);
+  return answer;
 }

@@ -1,4 +1,4 @@
-// The trace as a table, a row a decision. Rows to come are empty.
+// The trace as a table, one row per decision. Rows to come are empty.
 import { element } from "./dom.js";
 import { chance, logChance } from "./look.js";
 
