@@ -74,9 +74,11 @@ def run_examples(page: Path) -> dict[str, Any]:
 def gallery() -> Figure:
     """One of each structure."""
     generator = torch.Generator().manual_seed(0)
-    figure = Figure(figsize=(11, 7.6), layout="constrained")
-    for ax, example in zip(figure.subplots(2, 3).flat, examples(generator), strict=True):
-        trace = example.dist.sample_trace(generator=generator)
+    shown = examples(generator)
+    rows = -(-len(shown) // 3)
+    figure = Figure(figsize=(11, 3.8 * rows), layout="constrained")
+    for place, example in enumerate(shown, 1):
+        ax, trace = figure.add_subplot(rows, 3, place), example.dist.sample_trace(generator=generator)
         plotting.structure(trace, ax=ax, logits=example.dist.logits, labels=example.names, title=example.title)
     return figure
 

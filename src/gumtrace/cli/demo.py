@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         logits={one.example.title: one.example.dist.logits for one in traced},
         labels={one.example.title: one.example.names for one in traced if one.example.names},
     )
-    console.print(f"All six in one picture: [bold]{path}[/]", soft_wrap=True)
+    console.print(f"All of them in one picture: [bold]{path}[/]", soft_wrap=True)
     return 0 if all(one.same == REDRAWS for one in traced) else 1
 
 
