@@ -134,7 +134,7 @@ def table(summary: Summary) -> str:
     seconds = end - summary.started
     lines += ["", f"items by check: {checks}"]
     lines += [f"items that rounding decided, compared as far as it did not: {unsure:,}"]
-    lines += [f"{seconds:.0f} s, the first {compiled:.0f} of them with one worker, to compile"]
+    lines += [f"{seconds:.0f} s, the first {compiled:.0f} of them to compile"]
     lines += [f"{len(summary.failures)} kinds of failure" + "".join(f"\n  {name}" for name in summary.failures)]
     return "\n".join(lines)
 

@@ -13,7 +13,7 @@ from gumtrace.fuzz.jobs import ROUND, Failure, Report
 from gumtrace.fuzz.numbers import SINGLE
 from gumtrace.fuzz.worker import READY, work
 
-ALONE = 2 * len(ROUND)  # cases that the first worker runs alone: it fills the cache of compiled code
+FIRST = 2 * len(ROUND)  # cases in which most of the code is compiled
 STARTS = 120.0  # seconds that a worker may take to start
 HANGS, COMPILES = 60.0, 200.0  # seconds that a case may take, shrinking included, and one that may have to compile
 
@@ -39,7 +39,7 @@ class Summary:
     checks: Counter = field(default_factory=Counter)  # check -> items
     failures: dict[str, Failure] = field(default_factory=dict)  # the first of each kind
     started: float = field(default_factory=time.monotonic)
-    compiled: float | None = None  # when all workers ran
+    compiled: float | None = None  # when the first cases were done
     interrupted: bool = False  # by Ctrl-C
 
     @property
@@ -119,7 +119,8 @@ def fuzz(
     """Runs cases until time, items or cases are used up. `failed` is called for each new kind of failure."""
     summary = Summary()
     indices = _indices(settings)
-    workers = [_Worker(settings, target)]
+    together = settings.device == "cpu"  # kernels for CUDA would be compiled by every worker: one fills the cache
+    workers = [_Worker(settings, target) for _ in range(settings.workers if together else 1)]
     try:
         for reports in _handed_out(settings, summary, workers, indices, target):
             for report in reports:
@@ -142,9 +143,9 @@ def _handed_out(settings, summary: Summary, workers: list[_Worker], indices, tar
     """Reports as they come in; meanwhile every worker has a case."""
     given = 0
     while True:
-        if summary.compiled is None and sum(workers[0].done) >= ALONE:
+        if summary.compiled is None and sum(summary.cases.values()) >= FIRST:
             summary.compiled = time.monotonic()
-            workers += [_Worker(settings, target) for _ in range(settings.workers - 1)]
+            workers += [_Worker(settings, target) for _ in range(settings.workers - len(workers))]
         for worker in workers:
             if worker.ready and worker.index is None and not _used_up(settings, summary, given):
                 index = next(indices)
