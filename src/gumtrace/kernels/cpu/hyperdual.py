@@ -1,6 +1,6 @@
-"""Arithmetic of jets: numbers x + x₁ ε₁ + x₂ ε₂ + x₃ ε₁ε₂ with ε₁² = ε₂² = 0, which carry derivatives along.
+"""Arithmetic of hyper-dual numbers x + x₁ ε₁ + x₂ ε₂ + x₃ ε₁ε₂ with ε₁² = ε₂² = 0, which carry derivatives along.
 
-The last component of a function of jets is the function itself, its derivative in one direction or the mixed one in
+The last component of a function of them is the function itself, its derivative in one direction or the mixed one in
 two, for one, two or four components. Components are the leading dimension of arrays (components, rows, columns).
 """
 
@@ -68,14 +68,14 @@ def collect(n, t, v, x, w, row, c):
 
 @jit
 def divide(n, x, a, y, b):
-    """x[a, :n] /= y[b], one jet."""
-    jets, inverse = x.shape[0], 1.0 / y[0, b]
+    """x[a, :n] /= y[b], one number."""
+    duals, inverse = x.shape[0], 1.0 / y[0, b]
     for i in range(n):
         x[0, a, i] *= inverse
-    if jets > 1:
+    if duals > 1:
         for i in range(n):
             x[1, a, i] = (x[1, a, i] - x[0, a, i] * y[1, b]) * inverse
-    if jets > 2:
+    if duals > 2:
         for i in range(n):
             x[2, a, i] = (x[2, a, i] - x[0, a, i] * y[2, b]) * inverse
             crossed = x[1, a, i] * y[2, b] + x[2, a, i] * y[1, b]

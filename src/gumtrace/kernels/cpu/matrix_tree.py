@@ -5,7 +5,8 @@ The weight of all trees together is Z = Π s_v, where nodes leave one by one and
     s_v = Σ_i w_iv,   t_i = w_iv / s_v,   w_ij += t_i w_vj        (loops i -> i are dropped)
 
 Nothing is subtracted, so this is accurate however badly the Laplacian is conditioned (Grassmann, Taksar and Heyman).
-The marginals are w ∂ log Z / ∂w, by the same steps backwards. Their derivatives come from running both sweeps on jets.
+The marginals are w ∂ log Z / ∂w, by the same steps backwards. Their derivatives come from running both
+sweeps on hyper-dual numbers.
 
 Weights are held as they are where float64 has the range, and by their logarithms where it has not; this takes n³ / 3
 numbers of memory and five times as long.
@@ -18,9 +19,10 @@ from torch import Tensor
 from gumtrace.kernels.cpu.arrays import copy_row
 from gumtrace.kernels.cpu.hyperdual import INTO, LEFT, PRODUCTS, RIGHT, collect, divide, loose, rounded, spread
 from gumtrace.kernels.cpu.jit import jit, kernel
+from gumtrace.kernels.cpu.matrix_tree_edges import copy_rows, load_edges, load_tangents, store_marginals
 from gumtrace.kernels.cpu.simd_math import exp64
 from gumtrace.kernels.cpu.threads import run
-from gumtrace.kernels.tree_marginals import HELD, NO_EDGE, UNDIRECTED
+from gumtrace.kernels.tree_marginals import NO_EDGE
 
 SPAN = 600.0  # widest column held as weights: e^-100 of its least entry is still a normal number
 
@@ -42,10 +44,10 @@ def _marginals(start, stop, u, tangents, nodes, root, out):
 
     Undirected, everything is read and written above the diagonal only. An item without a tree is 0.
     """
-    n, jets = u.shape[1], 1 << tangents.shape[0]
-    log_w, order, s = np.empty((n, n)), np.empty(n, np.int64), np.empty((jets, n))
-    start_w, t = np.empty((jets, n, n)), np.empty((jets, n, n))
-    w, adjoint = np.empty((jets, n, rounded(n))), np.empty((jets, n, rounded(n)))
+    n, duals = u.shape[1], 1 << tangents.shape[0]
+    log_w, order, s = np.empty((n, n)), np.empty(n, np.int64), np.empty((duals, n))
+    start_w, t = np.empty((duals, n, n)), np.empty((duals, n, n))
+    w, adjoint = np.empty((duals, n, rounded(n))), np.empty((duals, n, rounded(n)))
     through = np.empty(0)
     for b in range(start, stop):
         out[b] = 0
@@ -56,8 +58,8 @@ def _marginals(start, stop, u, tangents, nodes, root, out):
             order[i] = i
         if root > 0:
             order[0], order[root] = root, 0  # the root stays to the end, and nodes leave from the last to the first
-        span, complete = _load(u[b], order, size, root, log_w)
-        _load_jets(tangents[:, b], log_w, order, size, root, start_w)
+        span, complete = load_edges(u[b], order, size, root, log_w)
+        load_tangents(tangents[:, b], log_w, order, size, root, start_w)
         result = TOO_WIDE
         if span < SPAN:
             result = _by_weights(log_w, start_w, size, complete, s, t, w, adjoint)
@@ -66,84 +68,26 @@ def _marginals(start, stop, u, tangents, nodes, root, out):
                 through = np.empty((n - 1) * n * (2 * n - 1) // 6)
             result = _by_logarithms(log_w, start_w, size, s, t, through, w, adjoint)
         if result == DONE:
-            _store(start_w, adjoint, order, size, root, out[b])
-
-
-@jit
-def _load(u, order, size, root, log_w):
-    """log_w[i, j] = u[i, j] less the maximum of its column, which no marginal depends on; nodes in order."""
-    span, complete = 0.0, True
-    for j in range(size):
-        top, bottom = -np.inf, np.inf
-        for i in range(size):
-            a, c = order[i], order[j]
-            if root == UNDIRECTED and a > c:
-                a, c = c, a
-            x = np.float64(u[a, c])
-            if i == j or j == 0 or x == -np.inf:
-                log_w[i, j] = NO_EDGE
-                complete = complete and (i == j or j == 0)
-            else:
-                log_w[i, j] = x
-                top, bottom = max(top, x), min(bottom, x)
-        for i in range(size):
-            if log_w[i, j] > NO_EDGE:
-                log_w[i, j] = max(log_w[i, j] - top, HELD)
-        span = max(span, top - bottom)
-    return span, complete
-
-
-@jit
-def _load_jets(tangents, log_w, order, size, root, w):
-    """w = e^(ε₁ tangent₁ + ε₂ tangent₂), the jets of weights relative to their values."""
-    for i in range(size):
-        for j in range(size):
-            a, c = order[i], order[j]
-            if root == UNDIRECTED and a > c:
-                a, c = c, a
-            edge = log_w[i, j] > NO_EDGE
-            w[0, i, j] = 1.0
-            for k in range(tangents.shape[0]):
-                w[k + 1, i, j] = tangents[k, a, c] if edge else 0.0
-            if tangents.shape[0] == 2:
-                w[3, i, j] = w[1, i, j] * w[2, i, j]
-
-
-@jit
-def _store(w, adjoint, order, size, root, out):
-    """The last component of w times adjoint."""
-    jets = w.shape[0]
-    for i in range(size):
-        for j in range(size):
-            if i == j:
-                continue
-            p = 0.0
-            for k in range(jets):
-                p += w[k, i, j] * adjoint[jets - 1 - k, i, j]
-            a, c = order[i], order[j]
-            if root == UNDIRECTED and a > c:
-                a, c = c, a
-            p += out[a, c]  # undirected, the other direction
-            out[a, c] = min(max(p, 0.0), 1.0) if jets == 1 else p  # rounding errors must not leave the polytope
+            store_marginals(start_w, adjoint, order, size, root, out[b])
 
 
 @loose
 def _by_weights(log_w, start_w, size, complete, s, t, w, adjoint):
-    """adjoint = w ∂ log Z / ∂w, as jets relative to the value of w."""
-    jets, wide = w.shape[0], w.shape[2]
+    """adjoint = w ∂ log Z / ∂w, relative to the value of w."""
+    duals, wide = w.shape[0], w.shape[2]
     value, bits = np.empty((size, wide)), np.empty(wide, np.int64)
-    row, c = np.empty((jets, 1, wide)), np.empty((jets, 1, size))
+    row, c = np.empty((duals, 1, wide)), np.empty((duals, 1, size))
     for i in range(size):
         for j in range(size):
             value[i, j] = log_w[i, j]
         exp64(value[i], size, bits)
-        for z in range(jets):
+        for z in range(duals):
             for j in range(size):
                 w[z, i, j] = start_w[z, i, j] * value[i, j]
             for j in range(size, wide):
                 w[z, i, j] = 0.0
     for v in range(size - 1, 0, -1):
-        for z in range(jets):
+        for z in range(duals):
             s[z, v] = 0.0
             for i in range(v):
                 t[z, v, i] = w[z, i, v]
@@ -153,25 +97,18 @@ def _by_weights(log_w, start_w, size, complete, s, t, w, adjoint):
         divide(v, t, v, s, v)
         if not complete and _faint(w[0], t[0, v], v):
             return TOO_WIDE
-        _copy_rows(w, v, row, 0)
+        copy_rows(w, v, row, 0)
         spread(rounded(v), t, v, row, w)  # what this writes behind v is never read
     adjoint[:] = 0.0
     for v in range(1, size):
         collect(rounded(v), t, v, adjoint, w, row, c)
-        _copy_rows(row, 0, adjoint, v)
+        copy_rows(row, 0, adjoint, v)
         _enter(v, t, s, None, c, adjoint)
-    for z in range(jets):
+    for z in range(duals):
         for i in range(size):
             for j in range(size):
                 adjoint[z, i, j] *= value[i, j]
     return DONE
-
-
-@jit
-def _copy_rows(x, v, y, u):
-    """y[:, u] = x[:, v]."""
-    for z in range(x.shape[0]):
-        copy_row(x[z, v], x.shape[2], y[z, u])
 
 
 @jit
@@ -192,32 +129,32 @@ def _faint(w, t, v):
 
 @loose
 def _by_logarithms(log_w, start_w, size, s, t, through, w, adjoint):
-    """The same by a = log w, with jets relative to w in all places.
+    """The same by a = log w, relative to w in all places.
 
     `through` keeps the shares q of the paths i -> v -> j in the new w_ij, for all v.
     """
-    jets, wide = w.shape[0], w.shape[2]
+    duals, wide = w.shape[0], w.shape[2]
     a, bits, gap, share = np.empty_like(log_w), np.empty(wide, np.int64), np.empty(wide), np.empty((size, size))
     for i in range(size):
         copy_row(log_w[i], size, a[i])
-    row, c = np.empty((jets, 1, wide)), np.empty((jets, 1, size))
+    row, c = np.empty((duals, 1, wide)), np.empty((duals, 1, size))
     for i in range(size):
-        for z in range(jets):
+        for z in range(duals):
             copy_row(start_w[z, i], size, w[z, i])
     paths = adjoint  # which has no other use yet
     for v in range(size - 1, 0, -1):
         entering = _share(a, v, share[v])
         if entering == NO_EDGE:
             return NO_TREE
-        for z in range(jets):
+        for z in range(duals):
             s[z, v] = 0.0
             for i in range(v):
                 t[z, v, i] = w[z, i, v]
                 s[z, v] += share[v, i] * w[z, i, v]
         divide(v, t, v, s, v)
-        if jets > 1:
-            _copy_rows(w, v, row, 0)
-            for z in range(jets):
+        if duals > 1:
+            copy_rows(w, v, row, 0)
+            for z in range(duals):
                 for i in range(v):
                     paths[z, i, :v] = 0.0
             spread(v, t, v, row, paths)
@@ -226,7 +163,7 @@ def _by_logarithms(log_w, start_w, size, s, t, through, w, adjoint):
             _mix(v, a[i, v] - entering, a[v], a[i], q, gap, bits)
             a[i, i] = NO_EDGE
             q[i] = 0.0
-            for z in range(1, jets):
+            for z in range(1, duals):
                 for j in range(v):
                     w[z, i, j] += q[j] * (paths[z, i, j] - w[z, i, j])
     paths = w  # whose rows before v are not needed any more, when v is back
@@ -234,12 +171,12 @@ def _by_logarithms(log_w, start_w, size, s, t, through, w, adjoint):
     for v in range(1, size):
         for i in range(v):
             q = _squares(through, v, i)
-            for z in range(jets):
+            for z in range(duals):
                 for j in range(v):
                     paths[z, i, j] = q[j] * adjoint[z, i, j]
                     adjoint[z, i, j] -= paths[z, i, j]
         collect(v, t, v, paths, w, row, c)
-        _copy_rows(row, 0, adjoint, v)
+        copy_rows(row, 0, adjoint, v)
         _enter(v, t, s, share, c, adjoint)
     return DONE
 
@@ -247,17 +184,17 @@ def _by_logarithms(log_w, start_w, size, s, t, through, w, adjoint):
 @jit
 def _enter(v, t, s, share, c, adjoint):
     """The adjoints of the edges i -> v: (c + share (1 - Σ t c)) / s, where c_i is what comes back from paths i -> v."""
-    jets = c.shape[0]
-    total = np.zeros(jets)
+    duals = c.shape[0]
+    total = np.zeros(duals)
     total[0] = 1.0
-    for k in range(PRODUCTS[jets]):
+    for k in range(PRODUCTS[duals]):
         for i in range(v):
             total[INTO[k]] -= t[LEFT[k], v, i] * c[RIGHT[k], 0, i]
-    for z in range(jets):
+    for z in range(duals):
         for i in range(v):
             c[z, 0, i] += total[z] if share is None else total[z] * share[v, i]
     divide(v, c, 0, s, v)
-    for z in range(jets):
+    for z in range(duals):
         for i in range(v):
             # of an edge that is not there it is not needed, and may be too large
             adjoint[z, i, v] = c[z, 0, i] if t[0, v, i] > 0.0 else 0.0

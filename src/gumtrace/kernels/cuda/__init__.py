@@ -1,2 +1,2 @@
-"""The kernels in Triton: a program an item, one file a structure beside its CPU twin, the same trace from the same
+"""The kernels in Triton: one program per item, one file per structure as for the CPU, the same trace from the same
 noise."""

@@ -18,7 +18,7 @@ def node(k, root):
 
 
 @triton.jit
-def edges(u, first, second, n, root, nodes, i, j, mask, KIND: tl.constexpr, JETS: tl.constexpr):
+def edges(u, first, second, n, root, nodes, i, j, mask, KIND: tl.constexpr, DUAL: tl.constexpr):
     """Of edges i -> j the log-weights, -inf where there is none, and the tangents."""
     place = node(i, root) * n + node(j, root)
     if KIND != ROOTED:
@@ -27,35 +27,35 @@ def edges(u, first, second, n, root, nodes, i, j, mask, KIND: tl.constexpr, JETS
     y = tl.load(u + place, mask=mask, other=float("-inf")).to(tl.float64)
     mask = mask & (y > float("-inf"))
     d1, d2 = 0.0, 0.0
-    if JETS > 1:
+    if DUAL > 1:
         d1 = tl.load(first + place, mask=mask, other=0.0).to(tl.float64)
         if KIND == FOLDED:
             d1 += tl.load(first + tl.maximum(i, j) * n + tl.minimum(i, j), mask=mask, other=0.0).to(tl.float64)
-    if JETS > 2:
+    if DUAL > 2:
         d2 = tl.load(second + place, mask=mask, other=0.0).to(tl.float64)
     return tl.where(mask, y, float("-inf")), d1, d2
 
 
 @triton.jit
-def weights(y, d1, d2, top, JETS: tl.constexpr):
+def weights(y, d1, d2, top, DUAL: tl.constexpr):
     """Weights relative to the largest of their column, which no marginal depends on."""
     x0, e = exponential(y - top)
     x1, x2, x3 = 0.0, 0.0, 0.0
-    if JETS > 1:
+    if DUAL > 1:
         x1 = x0 * d1
-    if JETS > 2:
+    if DUAL > 2:
         x2 = x0 * d2
         x3 = x1 * d2
     return x0, x1, x2, x3, e
 
 
 @triton.jit
-def share(y, d1, d2, top, x0, x1, x2, x3, xe, JETS: tl.constexpr):
+def share(y, d1, d2, top, x0, x1, x2, x3, xe, DUAL: tl.constexpr):
     """The last component of weights times x."""
     v, e = exponential(y - top)
     p = x0
-    if JETS == 2:
+    if DUAL == 2:
         p = x1 + d1 * x0
-    if JETS == 4:
+    if DUAL == 4:
         p = x3 + d1 * x2 + d2 * (x1 + d1 * x0)
     return tl.where(v > 0, scaled(v * p, e + xe), 0.0)

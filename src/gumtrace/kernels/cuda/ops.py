@@ -1,4 +1,4 @@
-"""The Triton kernels as functions of tensors, under the names of their CPU twins (where shapes are documented).
+"""The Triton kernels as functions of tensors, under the names of the CPU kernels (where shapes are documented).
 
 What no kernel here serves is copied to the CPU and back: graphs given by their edges, a user's recursion, and items
 beyond a kernel's range."""
