@@ -1,18 +1,23 @@
 """Entropies and divergences for an ELBO: of the noise in closed form, of the trace by sampling or enumeration.
 
 KL(noise) ≥ KL(trace) ≥ KL(structure), as each is a function of the one before: the first two are bounds for the last.
+All take `torch.distributions.Independent` of structures too: those of an item are independent, so theirs are added.
 """
+
+from itertools import product
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from gumtrace.estimators.base import advantage, checked_count
 from gumtrace.structures.base import Structure
 from gumtrace.structures.checks import agree
+from gumtrace.structures.joint import split
 from gumtrace.traces.trace import Trace
 
 
-def noise_kl(p: Structure, q: Structure) -> Tensor:
+def noise_kl(p: Distribution, q: Distribution) -> Tensor:
     """KL(p ‖ q) between the distributions of the noise, (*batch,): closed form, differentiable in both.
 
     Infinite where a key races under p and not under q.
@@ -22,16 +27,16 @@ def noise_kl(p: Structure, q: Structure) -> Tensor:
     >>> noise_kl(p, q)
     tensor(0.)
     """
-    _check_alike("noise_kl", p, q)
+    p, q, dims = _alike("noise_kl", p, q)
     here, there = p.racing, q.racing
     both = here & there
     gap = torch.where(both, p.log_rates, 0.0) - torch.where(both, q.log_rates, 0.0)
     terms = torch.where(both, gap + torch.expm1(-gap), 0.0)
     terms = torch.where(here & ~there, torch.inf, terms)
-    return terms.flatten(-len(p.key_shape)).sum(-1)
+    return _add(terms.flatten(-len(p.key_shape)).sum(-1), dims)
 
 
-def trace_entropy(dist: Structure, samples: int = 8, *, generator: torch.Generator | None = None) -> Tensor:
+def trace_entropy(dist: Distribution, samples: int = 8, *, generator: torch.Generator | None = None) -> Tensor:
     """-E log P(T), (*batch,), estimated from runs; unbiased, and so is its gradient.
 
     >>> import gumtrace as gt
@@ -39,11 +44,12 @@ def trace_entropy(dist: Structure, samples: int = 8, *, generator: torch.Generat
     >>> trace_entropy(gt.Permutation(logits)).sum().backward()
     """
     samples = checked_count("trace_entropy", "samples", samples)
-    log_prob = dist.trace_log_prob(dist.sample_trace((samples,), generator=generator))
-    return _with_score(-log_prob.detach(), log_prob)
+    base, dims = split("trace_entropy", dist)
+    log_prob = base.trace_log_prob(base.sample_trace((samples,), generator=generator))
+    return _add(_with_score(-log_prob.detach(), log_prob), dims)
 
 
-def trace_kl(p: Structure, q: Structure, samples: int = 8, *, generator: torch.Generator | None = None) -> Tensor:
+def trace_kl(p: Distribution, q: Distribution, samples: int = 8, *, generator: torch.Generator | None = None) -> Tensor:
     """E_p[log p(T) - log q(T)], (*batch,), estimated from runs of p; unbiased, and so are its gradients to both.
 
     Infinite, with gradient 0, for an item that has a run which q cannot make.
@@ -53,26 +59,53 @@ def trace_kl(p: Structure, q: Structure, samples: int = 8, *, generator: torch.G
     >>> trace_kl(p, q)
     tensor(0.)
     """
-    _check_alike("trace_kl", p, q)
+    p, q, dims = _alike("trace_kl", p, q)
     trace = p.sample_trace((checked_count("trace_kl", "samples", samples),), generator=generator)
     log_q, possible = _log_prob_under(q, p, trace)
     possible = possible.all(0)  # (*batch,)
     log_p, log_q = (torch.where(possible, x, 0.0) for x in (p.trace_log_prob(trace), log_q))
-    return torch.where(possible, _with_score(log_p.detach() - log_q, log_p), torch.inf)
+    return _add(torch.where(possible, _with_score(log_p.detach() - log_q, log_p), torch.inf), dims)
 
 
-def exact_entropy(dist: Structure) -> Tensor:
-    """The entropy of the trace of an unbatched distribution, by enumeration."""
+def exact_entropy(dist: Distribution) -> Tensor:
+    """The entropy of the trace, (*batch,), by enumeration.
+
+    >>> import gumtrace as gt
+    >>> exact_entropy(gt.Permutation(torch.zeros(2, 3))).exp()  # of 3! orders, for each of two items
+    tensor([6.0000, 6.0000])
+    """
+    base, dims = split("exact_entropy", dist)
+    each = [_item_entropy(item) for item in _items(base)]
+    return _add(_stack(each, base.log_rates, base.batch_shape), dims)
+
+
+def exact_kl(p: Distribution, q: Distribution) -> Tensor:
+    """KL between the distributions of the trace, (*batch,), by enumeration.
+
+    Infinite, with gradient 0, where q cannot make some run of p.
+    """
+    p, q, dims = _alike("exact_kl", p, q)
+    shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+    each = [_item_kl(*pair) for pair in zip(_items(p.expand(shape)), _items(q.expand(shape)), strict=True)]
+    return _add(_stack(each, p.log_rates, shape), dims)
+
+
+def _items(dist: Structure) -> list[Structure]:
+    """Those of the batch, each unbatched."""
+    return [dist.item(index) for index in product(*map(range, dist.batch_shape))]
+
+
+def _stack(each: list[Tensor], like: Tensor, shape: torch.Size) -> Tensor:
+    """Numbers of the items of a batch, which may be empty."""
+    return (torch.stack(each) if each else like.new_zeros(0)).reshape(shape)
+
+
+def _item_entropy(dist: Structure) -> Tensor:
     log_prob = dist.trace_log_prob(dist.enumerate_traces())
     return -(log_prob.exp() * log_prob).sum()
 
 
-def exact_kl(p: Structure, q: Structure) -> Tensor:
-    """KL between the distributions of the trace of two unbatched distributions, by enumeration.
-
-    Infinite, with gradient 0, where q cannot make some run of p.
-    """
-    _check_alike("exact_kl", p, q)
+def _item_kl(p: Structure, q: Structure) -> Tensor:
     traces = p.enumerate_traces()
     log_q, possible = _log_prob_under(q, p, traces)
     log_p, log_q = (torch.where(possible.all(), x, 0.0) for x in (p.trace_log_prob(traces), log_q))
@@ -99,6 +132,20 @@ def _log_prob_under(q: Structure, p: Structure, trace: Trace) -> tuple[Tensor, T
     return log_q, possible
 
 
-def _check_alike(name: str, p: Structure, q: Structure) -> None:
-    if (reason := p.mismatch(q)) is not None:
+def _alike(name: str, p: Distribution, q: Distribution) -> tuple[Structure, Structure, int]:
+    """Two structures over the same traces, and how many dimensions the structures of an item have."""
+    (p_base, dims), (q_base, q_dims) = split(name, p), split(name, q)
+    if dims != q_dims:
+        raise ValueError(f"{name}: {p} and {q} differ in which of their structures make an item")
+    if (reason := p_base.mismatch(q_base)) is not None:
         raise ValueError(f"{name}: {reason}")
+    return p_base, q_base, dims
+
+
+def _add(each: Tensor, dims: int) -> Tensor:
+    """The sum over the structures of an item, which are in the last dimensions. Where it is infinite its gradient is 0
+    for all of them."""
+    if dims == 0:
+        return each
+    total = each.flatten(-dims).sum(-1)
+    return torch.where(total < torch.inf, total, torch.inf)

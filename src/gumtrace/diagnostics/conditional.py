@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from gumtrace.diagnostics.p_values import smallest, two_sided
-from gumtrace.structures.base import Structure
+from gumtrace.structures.joint import as_structure
 
 EULER = 0.5772156649015329
 SPREAD = torch.pi**2 / 6  # variance of a Gumbel
@@ -28,7 +29,7 @@ class ConditionalReport:
 
 
 def check_conditional(
-    dist: Structure, samples: int = 100_000, *, generator: torch.Generator | None = None
+    dist: Distribution, samples: int = 100_000, *, generator: torch.Generator | None = None
 ) -> ConditionalReport:
     """Draws T, then G | T, of an unbatched distribution: runs the algorithm again, and tests the distribution of G.
 
@@ -40,14 +41,16 @@ def check_conditional(
     >>> report.broken, report.p_value > 1e-6
     (0, True)
     """
+    dist = as_structure("check_conditional", dist)
     if dist.batch_shape:
         raise ValueError(f"check_conditional works on one item, this batch has shape {tuple(dist.batch_shape)}")
     trace = dist.sample_trace((samples,), generator=generator)
     with torch.no_grad():
         noise = dist.conditional(trace, generator=generator)
-    broken = samples - int(dist.trace(noise).equals(trace).sum())
+    kept = dist.trace(noise).equals(trace).reshape(samples, -1).all(-1)
+    broken = samples - int(kept.sum())
     racing = dist.racing
-    gumbel = (noise[:, racing] - dist.logits.detach()[racing]).double()  # (samples, keys), standard if all is right
+    gumbel = (noise[:, racing] - dist.log_rates.detach()[racing]).double()  # (samples, keys), standard if all is right
     keys = max(gumbel.shape[1], 1)
     ks = _kolmogorov(gumbel)
     mean = two_sided((gumbel.mean(0) - EULER) / (SPREAD / samples) ** 0.5)

@@ -6,9 +6,11 @@ from itertools import islice, product
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from gumtrace.estimators.base import Objective, losses
 from gumtrace.structures.base import Structure
+from gumtrace.structures.joint import as_structure
 from gumtrace.structures.replay import every_run
 from gumtrace.traces.trace import Trace
 
@@ -35,7 +37,7 @@ class Law:
         return len(self.log_prob)
 
 
-def enumerate_traces(dist: Structure) -> Law:
+def enumerate_traces(dist: Distribution) -> Law:
     """The exact distribution of the trace of one item.
 
     >>> import gumtrace as gt
@@ -43,11 +45,12 @@ def enumerate_traces(dist: Structure) -> Law:
     >>> len(law), round(law.total, 4)
     (96, 1.0)
     """
+    dist = as_structure("enumerate_traces", dist)
     traces = dist.enumerate_traces()
     return Law(traces, dist.trace_log_prob(traces))
 
 
-def enumerate_values(dist: Structure) -> Law:
+def enumerate_values(dist: Distribution) -> Law:
     """The exact distribution of the structure: traces that give the same value, added up.
 
     >>> import gumtrace as gt

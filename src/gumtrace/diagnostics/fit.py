@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from gumtrace.diagnostics.enumeration import enumerate_traces
-from gumtrace.structures.base import Structure
+from gumtrace.structures.joint import as_structure
 from gumtrace.traces.trace import Trace
 
 RARE = 5.0  # outcomes expected less often are put into one bin, so that the statistic has a chi-square distribution
@@ -24,7 +25,7 @@ class FitReport:
 
 
 def goodness_of_fit(
-    dist: Structure, samples: int = 1_000_000, *, generator: torch.Generator | None = None
+    dist: Distribution, samples: int = 1_000_000, *, generator: torch.Generator | None = None
 ) -> FitReport:
     """Draws traces of an unbatched distribution and compares their frequencies with `trace_log_prob`.
 
@@ -34,6 +35,7 @@ def goodness_of_fit(
     >>> report.impossible, report.p_value > 1e-6
     (0, True)
     """
+    dist = as_structure("goodness_of_fit", dist)
     law = enumerate_traces(dist)
     assert isinstance(law.outcomes, Trace)
     known, order = _fingerprints(law.outcomes).sort()
@@ -64,6 +66,6 @@ def _merge_rare(counts: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
 
 def _fingerprints(trace: Trace) -> Tensor:
     """A 64-bit number for each trace: equal for equal traces, and only for them but for one pair in 10^19."""
-    rows = (trace.choices if trace.choices.shape[-1] > 0 else trace.links).long().cpu()
+    rows = (trace.choices if trace.choices.shape[-1] > 0 else trace.links).flatten(1).long().cpu()
     weights = torch.randint(-(2**62), 2**62, (10_000,), generator=torch.Generator().manual_seed(0))
     return ((rows + 1) * weights[: rows.shape[-1]]).sum(-1)  # -1, where a decision was not taken, counts nothing

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from gumtrace.diagnostics.enumeration import enumerate_losses
 from gumtrace.diagnostics.p_values import smallest, two_sided
 from gumtrace.estimators.base import Objective, checked_count
-from gumtrace.structures.base import Structure
+from gumtrace.structures.joint import as_structure
 
 Estimate = Callable[..., Tensor]  # an estimator, or anything called like one
 
@@ -31,7 +32,7 @@ class BiasReport:
     p_value: float
 
 
-def exact_gradient(dist: Structure, objective: Objective) -> tuple[Tensor, Tensor]:
+def exact_gradient(dist: Distribution, objective: Objective) -> tuple[Tensor, Tensor]:
     """The expected objective (*batch,) and its gradient with respect to the log-rates (*batch, *keys), by enumeration.
 
     The objective gets all traces at once, shape traces + batch + event.
@@ -41,6 +42,7 @@ def exact_gradient(dist: Structure, objective: Objective) -> tuple[Tensor, Tenso
     >>> round(value.item(), 4), [round(g, 4) for g in grad.tolist()]
     (0.3333, [0.2222, -0.1111, -0.1111])
     """
+    dist = as_structure("exact_gradient", dist)
     x = dist.log_rates.detach().double().requires_grad_()
     items = enumerate_losses("exact_gradient", dist.with_log_rates(x), objective)
     totals = [(item.trace_log_prob(trace).exp() * loss).sum() for item, trace, loss in items]
@@ -50,7 +52,7 @@ def exact_gradient(dist: Structure, objective: Objective) -> tuple[Tensor, Tenso
 
 def gradients(
     estimator: Estimate,
-    dist: Structure,
+    dist: Distribution,
     objective: Objective,
     replicates: int,
     generator: torch.Generator | None = None,
@@ -61,6 +63,7 @@ def gradients(
     Replicates are one more dimension of the batch: the objective gets values of shape samples + (replicates, *batch) +
     event, and critics a context (replicates, *batch, c).
     """
+    dist = as_structure("gradients", dist)
     x = dist.log_rates.detach().expand(replicates, *dist.log_rates.shape).clone().requires_grad_()
     if context is not None:
         context = context.expand(replicates, *context.shape)
@@ -71,7 +74,7 @@ def gradients(
 
 def check_unbiased(
     estimator: Estimate,
-    dist: Structure,
+    dist: Distribution,
     objective: Objective,
     replicates: int = 20_000,
     *,

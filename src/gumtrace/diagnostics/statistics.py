@@ -7,11 +7,13 @@ from statistics import median
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from gumtrace.diagnostics.enumeration import TooManyTraces
 from gumtrace.diagnostics.gradients import Estimate, exact_gradient, frozen, gradients, with_context
 from gumtrace.estimators.base import Objective, checked_count
 from gumtrace.structures.base import Structure
+from gumtrace.structures.joint import as_structure
 
 TIMED = 5  # calls, after one that is not
 
@@ -42,7 +44,7 @@ class GradientTable(list[GradientStatistics]):
 
 def gradient_statistics(
     estimators: Mapping[str, Estimate],
-    dist: Structure,
+    dist: Distribution,
     objective: Objective,
     replicates: int = 1000,
     *,
@@ -75,6 +77,7 @@ def gradient_statistics(
     """
     checked_count("gradient_statistics", "replicates", replicates, least=2)
     checked_count("gradient_statistics", "chunk", chunk)
+    dist = as_structure("gradient_statistics", dist)
     target = _target(dist, objective, exact) if target is None else target
     table = GradientTable()
     for name, estimator in estimators.items():

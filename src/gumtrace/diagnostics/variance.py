@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from gumtrace.diagnostics.enumeration import Objective, enumerate_losses, group_by_value
 from gumtrace.structures.base import Structure
+from gumtrace.structures.joint import as_structure
 from gumtrace.traces.trace import Trace
 
 
@@ -26,7 +28,7 @@ class ExactVariance:
 
 
 def exact_variance(
-    dist: Structure, objective: Objective, samples: int = 1, leave_one_out: bool | None = None
+    dist: Distribution, objective: Objective, samples: int = 1, leave_one_out: bool | None = None
 ) -> ExactVariance:
     """The variance of E-, T- and X-REINFORCE for small structures, masked and ragged batches too.
 
@@ -43,6 +45,7 @@ def exact_variance(
     leave_one_out = samples > 1 if leave_one_out is None else leave_one_out
     if samples < 1 + leave_one_out:
         raise ValueError(f"exact_variance: samples must be at least {1 + leave_one_out}, got {samples}")
+    dist = as_structure("exact_variance", dist)
     at_x = dist.with_log_rates(dist.log_rates.detach().double())
     rows = [
         [_variance(*scores, samples, leave_one_out) for scores in _scores(*item)]

@@ -9,11 +9,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
+from torch.distributions import Distribution
 
 from gumtrace.relaxations import has_relaxation
 from gumtrace.relaxations.transforms import refuse_transforms
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
+from gumtrace.structures.joint import as_structure
 
 Objective = Callable[[Tensor], Tensor]  # values (samples, *batch, *event) -> losses (samples, *batch)
 
@@ -52,7 +54,8 @@ class Estimator(nn.Module):
     `gumtrace.estimators.ESTIMATORS`.
 
     Args of the call:
-        dist: a structure.
+        dist: a structure; or `torch.distributions.Independent` of one, where an item has several structures and one
+            loss: their scores are added.
         objective: gets values of shape samples + batch + event, returns losses of shape samples + batch, of any real
             dtype.
         context: features (*batch, c) for critics and surrogates that use them.
@@ -109,19 +112,20 @@ class Estimator(nn.Module):
         return cls(**taken, **{name: make() for name, make in modules.items() if name in known})
 
     @classmethod
-    def supports(cls, dist: Structure) -> bool:
+    def supports(cls, dist: Distribution) -> bool:
         """Whether it can estimate gradients for this structure."""
         return has_relaxation(dist) if cls.differentiates else True
 
     def forward(
         self,
-        dist: Structure,
+        dist: Distribution,
         objective: Objective,
         context: Tensor | None = None,
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """The loss, (*batch,): what calling the estimator does."""
+        dist = as_structure(type(self).__name__, dist)
         if torch.is_grad_enabled():
             return self.estimate(dist, objective, context, generator)
         return self.evaluate(dist, objective, self.values(dist, generator)).mean(0)
@@ -191,7 +195,7 @@ def losses(name: str, dist: Structure, objective: Objective, value: Tensor) -> T
         got = f"shape {tuple(loss.shape)}" if torch.is_tensor(loss) else type(loss).__name__
         raise ValueError(
             f"{name}: the objective must return one loss for each sample and item, shape {tuple(want)}, for values of "
-            f"shape {tuple(shape)}; got {got}"
+            f"shape {tuple(shape)}; got {got}{_advice(loss, want)}"
         )
     if loss.is_complex():
         raise TypeError(f"{name}: the objective must return real losses, got {loss.dtype}")
@@ -200,6 +204,14 @@ def losses(name: str, dist: Structure, objective: Objective, value: Tensor) -> T
     if dist._validate_args:
         _check_finite(name, dist, loss)
     return loss
+
+
+def _advice(loss: Any, want: torch.Size) -> str:
+    """Losses that have the first of the dimensions are perhaps of several structures each."""
+    shared = len(want) - loss.dim() if torch.is_tensor(loss) and loss.dim() > 0 else 0
+    if shared <= 0 or loss.shape != want[: loss.dim()]:
+        return ""
+    return f"; if several structures have one loss, pass torch.distributions.Independent(dist, {shared})"
 
 
 def _check_finite(name: str, dist: Structure, loss: Tensor) -> None:

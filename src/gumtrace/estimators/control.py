@@ -80,7 +80,8 @@ class RELAX(ControlVariate):
     Args:
         critic: a module, critic(noise, context) -> (samples, *batch). Noise is 0 where a key does not race, at most
             2^60 in size, and symmetric for a dense `SpanningTree`, as its value is. See `VectorCritic` and
-            `MatrixCritic`. It must be twice differentiable: no ReLU.
+            `MatrixCritic`. It must be twice differentiable: no ReLU. Where an item has several structures, it may
+            return a number for each of them: they are added.
         samples: K, runs for each item.
         leave_one_out: compare residuals; by default whenever K > 1.
 
@@ -106,9 +107,10 @@ class RELAX(ControlVariate):
             noise = noise + noise.mT
         control = self.critic(noise, context)
         want = noise.shape[: noise.dim() - len(dist.key_shape)]
-        if control.shape != want:
+        each = noise.shape[: noise.dim() - len(dist._layout.event_shape)]  # a number for each structure of an item
+        if control.shape not in (want, each):
             raise ValueError(f"RELAX: the critic must return shape {tuple(want)}, got {tuple(control.shape)}")
-        return control
+        return control if control.shape == want else control.flatten(len(want)).sum(-1)
 
 
 class REBAR(ControlVariate):

@@ -28,7 +28,7 @@ class SurrogateREINFORCE(Estimator):
         surrogate: c, with `c(x, context)` and `c.fit(x, loss, context, generator)` for x (*S, entries);
             `PairwiseSurrogate` by default. Entries are the value, flattened: n² of them or, since the others follow
             from these, n (n - 1) / 2 for a spanning tree and (n - 1)² for an arborescence. An order or a list of
-            parents becomes n (n + 1), one-hot.
+            parents becomes n (n + 1), one-hot. Those of all structures of an item follow each other.
 
     The surrogate learns at every call in training mode that is made for its gradient; `eval()` freezes it.
 
@@ -79,7 +79,8 @@ class SurrogateREINFORCE(Estimator):
 def _entries(dist: Structure, value: Tensor) -> Tensor:
     """(*S, *event) -> (*S, entries) of the dtype of the log-rates: the same entries whatever this batch masks."""
     if not value.is_floating_point():  # keys or parents: categories
-        value = torch.nn.functional.one_hot(value.clamp(min=-1) + 1, value.shape[-1] + 1).flatten(-2)
+        value = torch.nn.functional.one_hot(value.clamp(min=-1) + 1, value.shape[-1] + 1)
+        value = value.flatten(-1 - len(dist.event_shape))
     else:
         value = value.flatten(-len(dist.event_shape))
         if (entries := dist.value_entries()) is not None:

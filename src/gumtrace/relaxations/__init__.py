@@ -2,17 +2,20 @@
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from gumtrace.relaxations.transforms import refuse_transforms
 from gumtrace.structures.base import Structure
+from gumtrace.structures.joint import as_structure, split
 
 
-def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str | None = None) -> Tensor:
+def relax(dist: Distribution, noise: Tensor, temperature: float | Tensor, kind: str | None = None) -> Tensor:
     """A soft value of the same shape, inside the polytope, differentiable twice in noise and temperature: by autograd,
     not by torch.func.
 
     Args:
-        dist: a Subset, Permutation with matrix=True, Matching, SpanningTree or Arborescence.
+        dist: a Subset, Permutation with matrix=True, Matching, SpanningTree or Arborescence, or
+            `torch.distributions.Independent` of one.
         noise: perturbed logits G, samples + batch + keys, of any floating dtype; half types are computed in float32.
         temperature: positive, one for all or one for each item, (*batch,); towards 0 the value becomes that of the hard
             structure (for a Matching that of the heaviest one and for an Arborescence the heaviest in G, from which the
@@ -29,6 +32,7 @@ def relax(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: str
     """
     refuse_transforms("relax")
     kind = _checked_kind(dist, kind)
+    dist = as_structure("relax", dist)
     if not torch.is_tensor(noise) or not noise.is_floating_point():
         got = f"a {noise.dtype} tensor" if torch.is_tensor(noise) else type(noise).__name__
         raise TypeError(f"relax: noise must be a floating point tensor, see dist.perturb; got {got}")
@@ -59,7 +63,7 @@ def _scores(dist: Structure, noise: Tensor, temperature: float | Tensor, kind: s
     return torch.where(dist.log_rates > -torch.inf, scores, -torch.inf)
 
 
-def has_relaxation(dist: Structure) -> bool:
+def has_relaxation(dist: Distribution) -> bool:
     """Whether `relax` takes it."""
     try:
         _checked_kind(dist, None)
@@ -84,7 +88,8 @@ def _checked_temperature(dist: Structure, temperature: float | Tensor) -> float 
     return temperature[(..., *[None] * len(dist.key_shape))]
 
 
-def _checked_kind(dist: Structure, kind: str | None) -> str:
+def _checked_kind(dist: Distribution, kind: str | None) -> str:
+    dist, _ = split("relax", dist)
     name, kinds = type(dist).__name__, dist.relaxations
     if not kinds:
         raise NotImplementedError(

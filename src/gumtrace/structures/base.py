@@ -91,9 +91,9 @@ class Structure(Description):
         return new
 
     def item(self, index: tuple[int, ...]) -> "Structure":
-        """One item of the batch, unbatched."""
+        """One item of the batch, unbatched; with fewer indices than batch dimensions, a part of the batch."""
         new = self.expand(self.batch_shape)
-        new._batch_shape = torch.Size()
+        new._batch_shape = self.batch_shape[len(index) :]
         new._owner = _Owner()  # traces of the batch are not traces of the item
         new.logits, new._x = self.logits[index], self._x[index]
         for name in self._per_item:
@@ -229,12 +229,17 @@ class Structure(Description):
                 f"{type(self).__name__}.enumerate_traces works on one item, this batch is {tuple(self.batch_shape)}"
             )
         runs = list(every_run(self._run_with))
+        return self._pack(runs, torch.Size([len(runs)]))
+
+    def _pack(self, runs: list, shape: torch.Size) -> Trace:
+        """The trace of runs of `_run_with`, sample + batch of them."""
         geometry, device = self._layout.geometry, self._x.device
         winners = torch.full((len(runs), geometry.winner_slots), -1, dtype=torch.int32)
         links = torch.full((len(runs), geometry.link_slots), -1, dtype=torch.int32)
         for i, (winner, link) in enumerate(runs):
             winners[i, : len(winner)] = torch.tensor(winner, dtype=torch.int32)
             links[i, : len(link)] = torch.tensor(link, dtype=torch.int32)
+        winners, links = winners.reshape(*shape, geometry.winner_slots), links.reshape(*shape, geometry.link_slots)
         return Trace(self._layout, winners.to(device), links.to(device), self._owner)
 
     # Validation ------------------------------------------------------------------------------------

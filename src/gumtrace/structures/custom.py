@@ -174,13 +174,13 @@ class Custom(Structure):
             raise ValueError(
                 f"Custom.enumerate_traces works on one item, this batch has shape {tuple(self.batch_shape)}"
             )
-        racing, runs = self._racing_keys(), [run for (run,) in every_run(self._run_with)]
+        racing, runs = self._racing_keys(), list(every_run(self._run_with))
         for run in runs:
             check_repeatable(self.algorithm, racing, run)
         return self._pack(runs, torch.Size([len(runs)]))
 
-    def _run_with(self, choose: Choose) -> tuple[Run]:
-        return (execute(self.algorithm, self._racing_keys(), lambda part: choose(sorted(part))),)
+    def _run_with(self, choose: Choose) -> Run:
+        return execute(self.algorithm, self._racing_keys(), lambda part: choose(sorted(part)))
 
     def _racing_keys(self) -> set[int]:
         """Of an unbatched item."""

@@ -75,9 +75,9 @@ class Description(Distribution):
 
     # The algorithm ---------------------------------------------------------------------------------
 
-    def _run_with(self, choose: Choose) -> tuple:
-        """Run the algorithm of an unbatched item with `choose` in place of the argmin; returns winners and links. For
-        enumeration."""
+    def _run_with(self, choose: Choose) -> Any:
+        """Run the algorithm of an unbatched item with `choose` in place of the argmin; returns winners and links, or
+        what its own `_pack` takes. For enumeration."""
         raise NotImplementedError
 
     @property

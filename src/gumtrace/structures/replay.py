@@ -1,13 +1,14 @@
 """Running an algorithm with somebody else's choices in place of its argmins: how all traces are listed."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from gumtrace.structures.recursion import unrepeatable
 
 Choose = Callable[[list[int]], int]  # picks the winner among racing keys
 
 
-def every_run(decide: Callable[[Choose], tuple]) -> Iterator[tuple]:
+def every_run(decide: Callable[[Choose], Any]) -> Iterator[Any]:
     """Runs `decide` once for every sequence of choices, by replaying it with the last choice that can still be raised
     by one."""
     path: list[list[int]] = []  # [choice, number of choices] of each decision so far
