@@ -3,12 +3,14 @@
 import copy
 import inspect
 import io
+import math
 import pickle
 
 import pytest
 import torch
 from cases import every, generator
 from contract import assert_same, everything
+from torch.utils._pytree import tree_map
 
 import gumtrace as gt
 
@@ -146,3 +148,26 @@ def test_methods(case):
     for name in ("sample", "sample_trace", "perturb"):
         getattr(d, name)(torch.Size([2]))
     assert not d.has_rsample
+
+
+class Wrapped(torch.Tensor):
+    """Holds a tensor, on which all operations are done."""
+
+    @staticmethod
+    def __new__(cls, held):
+        made = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=held.device)
+        made.held = held
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args, kwargs = tree_map(lambda x: x.held if isinstance(x, cls) else x, (args, kwargs or {}))
+        return tree_map(lambda x: cls(x) if isinstance(x, torch.Tensor) else x, func(*args, **kwargs))
+
+
+@pytest.mark.parametrize("name", ["Subset", "Permutation", "Matching", "SpanningTree"])
+def test_log_prob_of_a_tensor_subclass(name):
+    shape = (2, 4) if name in ("Subset", "Permutation") else (2, 4, 4)
+    d = getattr(gt, name)(torch.arange(32.0)[: math.prod(shape)].reshape(shape) / 8, *[2] * (name == "Subset"))
+    value = d.sample((3,))
+    assert torch.equal(d.log_prob(Wrapped(value)).held, d.log_prob(value))

@@ -21,6 +21,10 @@ Split = tuple[Tensor, Tensor]  # a logarithm as its large part, without gradient
 CHUNK = 2**22  # terms of the quadrature held at once: 32 MB for each intermediate
 
 
+class TooManyOrders(ValueError):
+    """The log-probability of a structure is known, but would take too long at its size."""
+
+
 def subset_log_prob(logits: Tensor, chosen: Tensor, most: int) -> Tensor:
     """log of the probability that the chosen keys, bool (*B, d), come before all others; logits (*B, d). Items with
     more than `most` chosen keys get some number.
@@ -143,13 +147,14 @@ def _sum_over_orders(name: str, logits: Tensor, value: Tensor, totals: Callable[
     and every key's bit (G, K), 0 if not chosen; it gives log Λ(A) in two parts (G, 2^m), and which items are possible,
     (G,).
     """
-    batch_shape = logits.shape[:-1]
+    batch_shape = torch.Size(logits.shape[:-1])  # some subclasses of tensors have a plain tuple
     x = _precise(logits)[0].reshape(batch_shape.numel(), logits.shape[-1])  # (N, K)
     chosen = value.reshape(x.shape) > 0.5
-    sizes = (size := chosen.sum(-1)).unique().tolist()
+    size = chosen.sum(-1)
+    sizes = [int(m) for m in size.unique()]  # tolist() refuses some subclasses of tensors
     if sizes and sizes[-1] > MAX_CHOSEN:
         item = tuple(map(int, np.unravel_index(int(size.argmax()), batch_shape)))
-        raise ValueError(
+        raise TooManyOrders(
             f"{name}: item {item} has {sizes[-1]} chosen keys, but log_prob sums over all sets of them and takes "
             f"at most {MAX_CHOSEN}; use trace_log_prob instead"
         )
