@@ -19,7 +19,7 @@ __all__ += structures.__all__
 
 
 def __getattr__(name: str):
-    """`gumtrace.plotting` is imported when it is asked for: most programs draw nothing."""
-    if name == "plotting":
-        return import_module("gumtrace.plotting")
+    """Imported when they are asked for: most programs draw nothing, and Pyro is an extra."""
+    if name in ("plotting", "pyro"):
+        return import_module(f"gumtrace.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,8 +8,11 @@ class MissingExtra(ImportError):
     """A package of an extra is not installed; the message says how to install it."""
 
 
-def require(module: str, extra: str) -> Any:
+def require(module: str, extra: str, distribution: str | None = None) -> Any:
     """Import a module of one of the extras.
+
+    Args:
+        distribution: what pip installs, where it has another name than the package that is imported.
 
     >>> require("math", "plot").pi
     3.141592653589793
@@ -24,6 +27,6 @@ def require(module: str, extra: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
-        advice = f'pip install {package}, or ".[{extra}]" in a checkout'
+        advice = f'pip install {distribution or package}, or ".[{extra}]" in a checkout'
         raise MissingExtra(f"this needs {package}: {advice}", name=package) from None
     return import_module(module)
