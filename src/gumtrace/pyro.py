@@ -141,10 +141,16 @@ class SparseSpanningTree(Site, structures.SparseSpanningTree, PyroMethods):
     """`gumtrace.SparseSpanningTree` for Pyro: a site over traces."""
 
 
+class BatchedSpanningTree(Site, structures.BatchedSpanningTree, PyroMethods):
+    """`gumtrace.BatchedSpanningTree` for Pyro: a site over traces."""
+
+
 class SpanningTree(Site, structures.SpanningTree, PyroMethods):
     """`gumtrace.SpanningTree` for Pyro."""
 
-    from_edges = staticmethod(SparseSpanningTree)  # type: ignore[assignment]
+    @classmethod
+    def _given_by_edges(cls):
+        return SparseSpanningTree, BatchedSpanningTree
 
 
 class Arborescence(Site, structures.Arborescence, PyroMethods):

@@ -14,9 +14,9 @@ from gumtrace.relaxations import has_relaxation, relax
 from gumtrace.structures.base import Structure
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}  # half types are computed in float32
-CUSTOM = "Custom"
+CUSTOM, GRAPHS = "Custom", "BatchedSpanningTree"
 SOFT = "Permutation"  # has a relaxation as a matrix only
-NAMES = (*STRUCTURES, CUSTOM)
+NAMES = (*STRUCTURES, GRAPHS, CUSTOM)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +55,9 @@ def make(name: str, dtype: torch.dtype) -> Structure:
     if name == CUSTOM:
         logits = torch.zeros(2, 3, dtype=dtype, requires_grad=True)
         return gt.Custom(logits, MaximalIndependentSet(torch.ones(3, 3) > 0))
+    if name == GRAPHS:
+        logits, edges = torch.zeros(4, dtype=dtype, requires_grad=True), torch.tensor([[0, 1, 2, 3], [1, 2, 0, 4]])
+        return gt.BatchedSpanningTree(logits, edges, 5, batch=torch.tensor([0, 0, 0, 1, 1]))
     instance = prepare(Case(name, STRUCTURES[name].tiny), 2, dtype=dtype)
     logits = instance.logits.requires_grad_()
     return gt.Permutation(logits, matrix=True) if name == SOFT else instance.make(logits)

@@ -126,6 +126,21 @@ class CustomGeometry(NamedTuple):
     default_size = 0
 
 
+class BatchedSpanningTreeGeometry(NamedTuple):
+    """Graphs of at most so many edges. An item's size is the number of its graph, which its trace has as the link."""
+
+    keys: int
+    decisions: int
+    winner_slots: int
+    link_slots: int
+    nodes: int  # the most of them
+    components: int
+    edges: Any  # (graphs, 2, E + 1) int32 on the CPU: edges and then loops, behind them twice the number of nodes
+    code = 8
+    module = "graph_batch"
+    default_size = 0
+
+
 Geometry = (
     SubsetGeometry
     | PermutationGeometry
@@ -135,8 +150,10 @@ Geometry = (
     | ArborescenceGeometry
     | BinaryTreeGeometry
     | CustomGeometry
+    | BatchedSpanningTreeGeometry
 )
 _CLASSES = Geometry.__args__  # in the order of their codes
+GivenByEdges = SparseSpanningTreeGeometry | BatchedSpanningTreeGeometry
 
 
 def subset(d: int, k: int) -> SubsetGeometry:
@@ -161,6 +178,11 @@ def sparse_tree(nodes: int, components: int, edges: Tensor) -> SparseSpanningTre
     return SparseSpanningTreeGeometry(edges.shape[1], steps, steps, 0, nodes, components, edges)
 
 
+def graph_batch(nodes: int, components: int, edges: Tensor) -> BatchedSpanningTreeGeometry:
+    steps = max(nodes - components, 0)
+    return BatchedSpanningTreeGeometry(edges.shape[2] - 1, steps, steps, 1, nodes, components, edges)
+
+
 def arborescence(nodes: int, root: int = 0) -> ArborescenceGeometry:
     """A slot for each node and each cycle that can be contracted."""
     slots = max(nodes, 2 * nodes - 2)
@@ -178,7 +200,7 @@ def recursion(keys: int, decisions: int = 0, groups: int = 0) -> CustomGeometry:
 
 def flatten_geometry(geometry: Geometry) -> tuple[list[int], Tensor | None]:
     """Numbers and edges, as operators of torch take them."""
-    if isinstance(geometry, SparseSpanningTreeGeometry):
+    if isinstance(geometry, GivenByEdges):
         return [geometry.code, *geometry[:-1]], geometry.edges
     return [geometry.code, *geometry], None
 

@@ -1,11 +1,12 @@
 """One file per structure, all in the same order; `base` holds what they share, `custom` the paper's general algorithm.
 
 The lists below are the only ones: `gumtrace` exports these names; the explorer, the site and the tests go through
-`ALL`, where sparse spanning trees belong to the dense ones.
+`ALL`, where those of graphs given by edges belong to the dense ones.
 """
 
 from gumtrace.structures.arborescence import Arborescence
 from gumtrace.structures.base import Structure
+from gumtrace.structures.batched_spanning_tree import BatchedSpanningTree
 from gumtrace.structures.binary_tree import BinaryTree
 from gumtrace.structures.custom import Custom
 from gumtrace.structures.matching import Matching
@@ -16,6 +17,7 @@ from gumtrace.structures.subset import Subset
 
 __all__ = [
     "Arborescence",
+    "BatchedSpanningTree",
     "BinaryTree",
     "Custom",
     "Matching",

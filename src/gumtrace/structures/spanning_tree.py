@@ -4,6 +4,9 @@ stop:  `components` parts are left                          split:  one race of 
 map:   the winner joins two parts, edges inside them leave  combine:  the set of winners
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -51,23 +54,37 @@ class SpanningTree(Structure):
         self.components = checked_components("SpanningTree", components)
         super().__init__(logits, 2, mask, lengths, validate_args)
 
-    @staticmethod
+    @classmethod
     def from_edges(
-        logits: Tensor,
-        edge_index: Tensor,
-        num_nodes: int,
+        cls,
+        logits: Tensor | Sequence[Tensor],
+        edge_index: Tensor | Sequence[Tensor],
+        num_nodes: int | Sequence[int],
         components: int = 1,
         *,
+        batch: Tensor | None = None,
         mask=None,
         lengths=None,
         validate_args: bool | None = None,
     ) -> "SpanningTree":
-        """The spanning trees of a sparse graph, a `SparseSpanningTree`."""
+        """The spanning trees of a sparse graph, a `SparseSpanningTree`; or of several graphs, a
+        `BatchedSpanningTree`, if there is `batch` or a list of edges."""
+        one, several = cls._given_by_edges()
+        if batch is not None or isinstance(edge_index, list | tuple):
+            if lengths is not None:
+                raise ValueError("SpanningTree: graphs of a batch have their own numbers of nodes, and no lengths")
+            return several(
+                logits, edge_index, num_nodes, components, batch=batch, mask=mask, validate_args=validate_args
+            )
+        return one(logits, edge_index, num_nodes, components, mask=mask, lengths=lengths, validate_args=validate_args)
+
+    @classmethod
+    def _given_by_edges(cls) -> tuple[type[Any], type[Any]]:
+        """The classes for one graph that is given by its edges, and for several."""
+        from gumtrace.structures.batched_spanning_tree import BatchedSpanningTree
         from gumtrace.structures.sparse_spanning_tree import SparseSpanningTree
 
-        return SparseSpanningTree(
-            logits, edge_index, num_nodes, components, mask=mask, lengths=lengths, validate_args=validate_args
-        )
+        return SparseSpanningTree, BatchedSpanningTree
 
     @property
     def support(self):  # type: ignore[override]

@@ -1,5 +1,8 @@
 """Spanning trees and forests of sparse graphs, given by their edges: Kruskal's algorithm, as in `spanning_tree`."""
 
+from collections.abc import Iterable
+from itertools import repeat
+
 import torch
 from torch import Tensor
 
@@ -48,7 +51,7 @@ class SparseSpanningTree(SpanningTree):
     ):
         self.components = checked_components("SparseSpanningTree", components)
         self._nodes = checks.integer("SparseSpanningTree", "num_nodes", num_nodes)
-        self._edges = _checked_edges(edge_index, self._nodes)
+        self._edges = checked_edges("SparseSpanningTree", edge_index, self._nodes)
         checks.logits("SparseSpanningTree", logits, 1)
         if logits.shape[-1] != edge_index.shape[1]:
             raise ValueError(f"SparseSpanningTree: logits {tuple(logits.shape)} do not fit {edge_index.shape[1]} edges")
@@ -128,18 +131,22 @@ class SparseForestSupport(Support):
 
     def check(self, value: Tensor) -> Tensor:
         right = binary(value, self.racing).all(-1) & (count(value) == self.nodes - self.components)
-        flat = value.reshape(right.numel(), value.shape[-1])
-        acyclic = torch.tensor([_acyclic(self.edges[:, row > 0.5].tolist()) for row in flat], dtype=torch.bool)
+        rows = zip(self.graphs(right.shape), value.reshape(right.numel(), value.shape[-1]), strict=True)
+        acyclic = torch.tensor([_acyclic(edges[:, row > 0.5].tolist()) for edges, row in rows], dtype=torch.bool)
         return right & acyclic.reshape(right.shape).to(right.device)
 
+    def graphs(self, shape: torch.Size) -> Iterable[Tensor]:
+        """The edges (2, E) of the graph of each value."""
+        return repeat(self.edges, shape.numel())
 
-def _checked_edges(edge_index: Tensor, nodes: int) -> Tensor:
+
+def checked_edges(name: str, edge_index: Tensor, nodes: int) -> Tensor:
     if not torch.is_tensor(edge_index):
-        raise TypeError(f"SparseSpanningTree: edge_index must be a tensor, got {type(edge_index).__name__}")
+        raise TypeError(f"{name}: edge_index must be a tensor, got {type(edge_index).__name__}")
     integers = not edge_index.is_floating_point() and edge_index.dtype != torch.bool
     if edge_index.dim() != 2 or edge_index.shape[0] != 2 or not integers:
         kind = f"{edge_index.dtype} {tuple(edge_index.shape)}"
-        raise ValueError(f"SparseSpanningTree: edge_index must be integers (2, E), got {kind}")
+        raise ValueError(f"{name}: edge_index must be integers (2, E), got {kind}")
     edge_index = edge_index.long()  # of which the kernels get a copy in int32
     if is_traced([edge_index]) and nodes > 0:
         return edge_index.clamp(0, nodes - 1)  # kernels trust them, and values cannot be read now
@@ -147,7 +154,7 @@ def _checked_edges(edge_index: Tensor, nodes: int) -> Tensor:
     if len(bad) > 0:
         edge = int(bad[0])
         ends = edge_index[:, edge].tolist()
-        raise ValueError(f"SparseSpanningTree: edge {edge} = {ends} names a node outside 0..{nodes - 1}")
+        raise ValueError(f"{name}: edge {edge} = {ends} names a node outside 0..{nodes - 1}")
     return edge_index
 
 

@@ -21,7 +21,7 @@ from gumtrace.kernels.cpu.marginals import subset_weights as subset_weights
 from gumtrace.kernels.cpu.sinkhorn import sinkhorn as sinkhorn
 from gumtrace.kernels.cpu.subset_shift import subset_shift as subset_shift
 from gumtrace.kernels.cpu.threads import run
-from gumtrace.kernels.geometry import ATTEMPTS, ArborescenceGeometry, Geometry, SparseSpanningTreeGeometry
+from gumtrace.kernels.geometry import ATTEMPTS, ArborescenceGeometry, Geometry, GivenByEdges
 from gumtrace.kernels.tree_marginals import by_triangles
 
 
@@ -38,11 +38,7 @@ def _register_steps(module: str) -> None:
 def compiled(geometry: Geometry) -> Geometry:
     """As compiled code takes it."""
     _register_steps(geometry.module)
-    return (
-        geometry._replace(edges=_array(geometry.edges))
-        if isinstance(geometry, SparseSpanningTreeGeometry)
-        else geometry
-    )
+    return geometry._replace(edges=_array(geometry.edges)) if isinstance(geometry, GivenByEdges) else geometry
 
 
 def _seed(seed: Tensor):

@@ -26,9 +26,13 @@ def _perturb_item(geometry, logits, seed, item, g, spare, scratch):
 
 @trace_item.of(SparseSpanningTreeGeometry)
 def _trace(geometry, g, nodes, winners, links):
-    edges = geometry.edges
+    return kruskal(geometry.edges, g, nodes, geometry.components, winners)
+
+
+@jit
+def kruskal(edges, g, nodes, components, winners):
     winners[:] = -1
-    steps = nodes - geometry.components
+    steps = nodes - components
     root = counting(nodes)
     count = 0
     for key in sort_racing(g):
@@ -52,17 +56,22 @@ def _find(root, v):
 
 @list_groups.of(SparseSpanningTreeGeometry)
 def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
-    """Union by size without compression keeps the time of each link, and two nodes join at the last link between them.
+    return list_by_merge(geometry.edges, geometry.keys, geometry.nodes, winners, keys, offsets, parent, decision)
 
+
+@jit
+def list_by_merge(edges, total, nodes, winners, keys, offsets, parent, decision):
+    """Lists the groups of the first `total` edges.
+
+    Union by size without compression keeps the time of each link, and two nodes join at the last link between them.
     O(E log n) for the walks, then a counting sort of the edges by the merge that joins them.
     """
-    edges, nodes = geometry.edges, geometry.nodes
     never = winners.size
     above = counting(nodes)
     time = integers(nodes, never)
     size = integers(nodes, 1)
     steps = 0
-    while steps < winners.size and 0 <= winners[steps] < edges.shape[1]:  # a trace may come from anywhere
+    while steps < winners.size and 0 <= winners[steps] < total:  # a trace may come from anywhere
         u, v = edges[0, winners[steps]], edges[1, winners[steps]]
         while above[u] != u:
             u = above[u]
@@ -75,7 +84,6 @@ def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
             time[u] = steps
             size[v] += size[u]
         steps += 1
-    total = edges.shape[1]
     joined = integers(total, 0)
     counts = integers(steps + 2, 0)
     for key in range(total):
