@@ -194,8 +194,8 @@ def binary_tree(tokens: int) -> BinaryTreeGeometry:
 
 
 def recursion(keys: int, decisions: int = 0, groups: int = 0) -> CustomGeometry:
-    """For traces of at most so many decisions and groups."""
-    return CustomGeometry(keys, decisions, decisions, keys + 2 * groups)
+    """For traces of at most so many decisions and groups; the last link is the number of the algorithm."""
+    return CustomGeometry(keys, decisions, decisions, keys + 2 * groups + 1)
 
 
 def flatten_geometry(geometry: Geometry) -> tuple[list[int], Tensor | None]:

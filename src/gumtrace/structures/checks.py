@@ -68,13 +68,14 @@ def same_layout(name: str, ours: Layout, trace: Trace, may_sync: bool) -> None:
     """A kernel trusts the sizes of the traces it is given, so they must come from a distribution like this one."""
     theirs = trace.layout
     (a, edges), (b, other_edges) = flatten_geometry(ours.geometry), flatten_geometry(theirs.geometry)
-    if ours.algorithm is not None:  # the kind and the keys: a user's recursion has no fixed number of decisions
+    if ours.algorithms:  # the kind and the keys: a user's recursion has no fixed number of decisions
         a, b = a[:2], b[:2]
     other_graph = edges is not None and other_edges is not None and may_sync and not torch.equal(edges, other_edges)
     if a != b or other_graph:
         raise ValueError(f"{name}: the trace belongs to another structure, size or graph")
-    if type(ours.algorithm) is not type(theirs.algorithm):
-        raise ValueError(f"{name}: the trace belongs to another algorithm, {type(theirs.algorithm).__name__}")
+    names = [type(algorithm).__name__ for algorithm in theirs.algorithms]
+    if list(map(type, ours.algorithms)) != list(map(type, theirs.algorithms)):
+        raise ValueError(f"{name}: the trace belongs to another algorithm, {', '.join(names)}")
     slots = trace.choices.shape[-1], trace.links.shape[-1]
     if (
         slots != (theirs.geometry.winner_slots, theirs.geometry.link_slots)

@@ -20,10 +20,11 @@ from gumtrace.structures.recursion import (
     Run,
     argmin_of,
     check_repeatable,
+    checked_algorithms,
+    combines,
     execute,
     execute_along,
-    key_set,
-    started,
+    starting_keys,
 )
 from gumtrace.structures.replay import Choose, every_run
 from gumtrace.structures.support import IndicatorSupport
@@ -42,8 +43,10 @@ class Custom(Structure):
     Args:
         logits: (*B, *event); keys are indices into the flattened event.
         algorithm: an object with `start`, `stop`, `split`, `map` and optionally `combine`; see
-            `gumtrace.structures.recursion.Algorithm`.
-        event_dim: how many of the last dimensions of logits are the event; by default all of them.
+            `gumtrace.structures.recursion.Algorithm`. Or a list of them, one for each item of the last batch dimension:
+            all with `combine`, for values of one shape, or none.
+        event_dim: how many of the last dimensions of logits are the event; by default all of them, but for one if
+            there are several algorithms.
 
     The value is what `combine` returns, as a tensor; without `combine` it is 0/1 over the keys, 1 = winner. Each item
     runs in Python: right for any size, fast for none. Keys that do not race are taken out of K before the first step.
@@ -62,31 +65,45 @@ class Custom(Structure):
     tensor([0., 1., 0.])
     >>> torch.allclose(d.trace_log_prob(d.enumerate_traces()), d.logits.log_softmax(-1))
     True
+    >>> class FirstOfTwo(First):
+    ...     def start(self):
+    ...         return range(2), None
+    >>> Custom(torch.tensor([[0.0, 3.0, 9.0], [0.0, 3.0, 9.0]]), [First(), FirstOfTwo()]).mode
+    tensor([[0., 0., 1.],
+            [0., 1., 0.]])
     """
 
+    _per_item = ("_sizes", "_lengths", "_numbers")
     story = "gumtrace.explore.rows:IndependentSetStory"
 
     def __init__(
         self,
         logits: Tensor,
-        algorithm: Algorithm,
+        algorithm: Algorithm | list[Algorithm] | tuple[Algorithm, ...],
         *,
         event_dim: int | None = None,
         mask=None,
         lengths=None,
         validate_args=None,
     ):
-        for hook in ("start", "stop", "split", "map"):
-            if not callable(getattr(algorithm, hook, None)):
-                raise TypeError(f"Custom: the algorithm {type(algorithm).__name__} has no method {hook}")
+        several = isinstance(algorithm, list | tuple)
         self.algorithm = algorithm
+        self._algorithms = checked_algorithms(algorithm if isinstance(algorithm, list | tuple) else [algorithm])
         self._unchecked = True  # whether its hooks are repeatable: once on the logits, and once on noise
         if event_dim is None:
-            event_dim = logits.dim() if torch.is_tensor(logits) else 0
+            event_dim = logits.dim() - several if torch.is_tensor(logits) else 0
         if event_dim < 0:
             raise ValueError(f"Custom: event_dim must not be negative, got {event_dim}")
-        checks.logits("Custom", logits, event_dim)
-        starting = _starting_keys(algorithm, logits, event_dim)
+        checks.logits("Custom", logits, event_dim + several)
+        batch_shape = logits.shape[: logits.dim() - event_dim]
+        if several and len(self._algorithms) != batch_shape[-1]:
+            raise ValueError(
+                f"Custom: {len(self._algorithms)} algorithms do not fit the last dimension of batch shape "
+                f"{tuple(batch_shape)}"
+            )
+        self._numbers = torch.arange(len(self._algorithms)).expand(batch_shape) if several else torch.tensor(0)
+        starting = starting_keys(self._algorithms, logits, event_dim)  # (algorithms, *event)
+        starting = starting if several else starting[0]
         mask = checks.mask("Custom", mask, logits)
         super().__init__(logits, event_dim, starting if mask is None else mask & starting, lengths, validate_args)
 
@@ -102,33 +119,42 @@ class Custom(Structure):
 
     @property
     def _combines(self) -> bool:
-        return callable(getattr(self.algorithm, "combine", None))
+        return any(map(combines, self._algorithms))
 
     def _value_shape(self, key_shape):
         if not self._combines:
             return key_shape
-        rows = self._x.detach().reshape(-1, max(key_shape.numel(), 1))
-        first = rows[0] if len(rows) else torch.zeros(key_shape.numel())
-        return torch.as_tensor(self._run(_noise(first)).value(self.algorithm)).shape
+        rows = self._x.detach().reshape(-1, key_shape.numel()) if self._x.numel() else []
+        shapes = []
+        for number, algorithm in enumerate(self._algorithms):  # an item of each
+            noise = _noise(rows[number]) if len(rows) else np.zeros(key_shape.numel())
+            shapes.append(torch.as_tensor(self._run(noise, number).value(algorithm)).shape)
+        if len(set(shapes)) > 1:
+            other = next(i for i, shape in enumerate(shapes) if shape != shapes[0])
+            wrong = f"of shape {tuple(shapes[other])}, algorithm 0 {tuple(shapes[0])}"
+            raise ValueError(f"Custom: combine of algorithm {other} gives a value {wrong}: all must have one shape")
+        return shapes[0]
 
     def _trace_layout(self, key_shape):
         geometry = recursion(key_shape.numel())
-        combined = partial(_combined, algorithm=self.algorithm, value_shape=self.event_shape)
+        combined = partial(_combined, value_shape=self.event_shape)
         to_value = combined if self._combines else indicator
-        layout = Layout(type(self), geometry, key_shape, self.logits.dtype, to_value, self.algorithm)
+        layout = Layout(type(self), geometry, key_shape, self.logits.dtype, to_value, self._algorithms)
         return layout, None
 
     def _check_feasible(self) -> None:
         status = ops.check_logits(*self._geometry_args, self._rows().detach())
         self._raise_for_status(status * (status == NOT_A_NUMBER))
         if self.batch_shape.numel() > 0:
-            self._run(_noise(self._rows()[0]), check=True)
+            for number, row in enumerate(self._rows()[: len(self._algorithms)]):
+                self._run(_noise(row), number, check=True)
 
-    def _run(self, noise: np.ndarray, check: bool = False) -> Run:
+    def _run(self, noise: np.ndarray, number: int, check: bool = False) -> Run:
+        """The run of the algorithm of this number."""
         racing = set(np.flatnonzero(noise > -np.inf).tolist())
-        run = execute(self.algorithm, racing, argmin_of(noise))
+        run = replace(execute(self._algorithms[number], racing, argmin_of(noise)), number=number)
         if check:
-            check_repeatable(self.algorithm, racing, run)
+            check_repeatable(self._algorithms[number], racing, run)
         return run
 
     def sample_trace(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Trace:
@@ -141,7 +167,11 @@ class Custom(Structure):
         status = ops.check_logits(*self._geometry_args, rows)
         self._raise_for_status(status * (status == NOT_A_NUMBER))
         check, self._unchecked = self._unchecked and self._validate_args, False
-        runs = [self._run(_noise(row), check=check and i == 0) for i, row in enumerate(rows)]
+        numbers = self._numbers.expand(shape).flatten().tolist()
+        first = len(self._algorithms) if check else 0  # a run of each
+        runs = [
+            self._run(_noise(row), number, i < first) for i, (row, number) in enumerate(zip(rows, numbers, strict=True))
+        ]
         return self._pack(runs, shape)
 
     def conditional(self, trace: Trace, *, generator: torch.Generator | None = None) -> Tensor:
@@ -163,8 +193,9 @@ class Custom(Structure):
         keys = self._layout.geometry.keys
         winners, links = (rows[item].tolist() for rows in trace.rows())
         groups = {key: group for key, group in enumerate(links[:keys]) if group > -2}
-        run = execute_along(self.algorithm, set(groups), winners)
-        check_repeatable(self.algorithm, set(groups), run)
+        algorithm = self._algorithms[links[-1]]
+        run = execute_along(algorithm, set(groups), winners)
+        check_repeatable(algorithm, set(groups), run)
         if run.winners != [winner for winner in winners if winner >= 0] or run.group != groups:
             raise ValueError(NOT_OURS)
 
@@ -176,11 +207,13 @@ class Custom(Structure):
             )
         racing, runs = self._racing_keys(), list(every_run(self._run_with))
         for run in runs:
-            check_repeatable(self.algorithm, racing, run)
+            check_repeatable(self._algorithms[run.number], racing, run)
         return self._pack(runs, torch.Size([len(runs)]))
 
     def _run_with(self, choose: Choose) -> Run:
-        return execute(self.algorithm, self._racing_keys(), lambda part: choose(sorted(part)))
+        number = int(self._numbers)
+        run = execute(self._algorithms[number], self._racing_keys(), lambda part: choose(sorted(part)))
+        return replace(run, number=number)
 
     def _racing_keys(self) -> set[int]:
         """Of an unbatched item."""
@@ -190,15 +223,17 @@ class Custom(Structure):
         raise ValueError("Custom: only the algorithm knows which runs are possible when other keys race")
 
     def _valid_links(self, trace: Trace) -> bool:
-        """The group of each key, then for each group the one it extends, an earlier one, and its decision."""
+        """The group of each key, then for each group the one it extends, an earlier one, and its decision; last the
+        number of the algorithm."""
         g = trace.layout.geometry
         groups = (g.link_slots - g.keys) // 2
-        of_key, parent, decision = trace.links.split([g.keys, groups, groups], -1)
+        of_key, parent, decision, number = trace.links.split([g.keys, groups, groups, 1], -1)
         return (
             checks.within(of_key, -2, groups)
             and checks.within(parent, -1, groups)
             and bool((parent < torch.arange(groups, device=trace.device)).all())
             and checks.within(decision, -1, g.decisions)
+            and bool((number[..., 0].cpu() == self._numbers).all())
         )
 
     def _pack(self, runs: list[Run], shape: torch.Size) -> Trace:
@@ -207,13 +242,14 @@ class Custom(Structure):
         decisions = max((len(run.winners) for run in runs), default=0)
         groups = max((len(run.parents) for run in runs), default=0)
         winners = np.full((len(runs), decisions), -1, np.int32)
-        links = np.full((len(runs), keys + 2 * groups), -1, np.int32)
+        links = np.full((len(runs), keys + 2 * groups + 1), -1, np.int32)
         links[:, :keys] = -2  # does not race
         for i, run in enumerate(runs):
             winners[i, : len(run.winners)] = run.winners
             links[i, list(run.group)] = list(run.group.values())
             links[i, keys : keys + len(run.parents)] = run.parents
             links[i, keys + groups : keys + groups + len(run.decisions)] = run.decisions
+            links[i, -1] = run.number
         layout = replace(self._layout, geometry=recursion(keys, decisions, groups))
         device = self._x.device
         return Trace(
@@ -237,28 +273,19 @@ class CustomWords(Words):
         return ", ".join(map(self.key, keys))
 
 
-def _starting_keys(algorithm: Algorithm, logits: Tensor, event_dim: int) -> Tensor:
-    """Bool (*event): the keys that `start` names; the others do not race."""
-    shape = logits.shape[logits.dim() - event_dim :]
-    start = key_set(started(algorithm)[0], "start() returned")
-    if strange := start - set(range(shape.numel())):
-        raise ValueError(f"Custom: start() names key {min(strange)}, but the event has {shape.numel()} keys")
-    racing = torch.zeros(shape.numel(), dtype=torch.bool, device=logits.device)
-    racing[sorted(start)] = True
-    return racing.reshape(shape)
-
-
 def _noise(row: Tensor) -> np.ndarray:
     return row.detach().cpu().contiguous().numpy()
 
 
-def _combined(trace: Trace, algorithm, value_shape: torch.Size) -> Tensor:
+def _combined(trace: Trace, value_shape: torch.Size) -> Tensor:
     """The values of a batch of runs, by running the algorithm along the recorded winners."""
-    keys = trace.layout.geometry.keys
+    keys, algorithms = trace.layout.geometry.keys, trace.layout.algorithms
     values = []
-    choices, groups = trace.rows()
-    for winners, links in zip(choices.tolist(), groups[:, :keys].tolist(), strict=True):
-        racing = {key for key, group in enumerate(links) if group > -2}
+    for winners, links in zip(*(rows.tolist() for rows in trace.rows()), strict=True):
+        if not 0 <= links[-1] < len(algorithms):
+            raise ValueError(NOT_OURS)
+        algorithm = algorithms[links[-1]]
+        racing = {key for key, group in enumerate(links[:keys]) if group > -2}
         run = execute_along(algorithm, racing, winners)
         if run.winners != [winner for winner in winners if winner >= 0]:
             raise ValueError(NOT_OURS)

@@ -119,7 +119,7 @@ class Description(Distribution):
         for name, (a, b) in compared.items():
             if not checks.agree(torch.as_tensor(a), torch.as_tensor(b)):
                 return f"both must have the same {name}, got {a} and {b}"
-        if type(self._layout.algorithm) is not type(other._layout.algorithm):
+        if list(map(type, self._layout.algorithms)) != list(map(type, other._layout.algorithms)):
             return f"{self} and {other} run different algorithms"
         return None
 

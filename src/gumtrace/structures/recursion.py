@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 Frame = tuple[frozenset[int], Any, list[int | None]]  # K, R and the winners of one call
 
@@ -58,6 +59,7 @@ class Run:
     frames: list[Frame] = field(default_factory=list)  # the calls, outermost first
     answers: list[tuple[str, Any]] = field(default_factory=list)  # what each hook returned, but for R
     end: tuple[frozenset[int], Any] = (frozenset(), None)  # K and R when it stopped
+    number: int = 0  # of the algorithm, where there are several
 
     def decide(self, members: frozenset[int], winner: int) -> None:
         extended: dict[int, int] = {}
@@ -142,7 +144,7 @@ def check_repeatable(algorithm: Algorithm, racing: set[int], run: Run) -> None:
     for step, (before, now) in enumerate(zip(run.answers, again.answers, strict=False)):
         if before != now:
             raise ValueError(unrepeatable(f"{before[0]} (step {max(step - 1, 0) // 3})"))
-    if callable(getattr(algorithm, "combine", None)):
+    if combines(algorithm):
         before, now = (torch.as_tensor(each.value(algorithm)) for each in (run, again))
         if before.shape != now.shape or not torch.allclose(before, now, rtol=0, atol=0, equal_nan=True):
             raise ValueError(unrepeatable("combine"))
@@ -186,6 +188,33 @@ def _subtract_logarithms(e: float, least: float) -> float:
     if not below < 0:
         return -math.inf
     return e + (math.log(-math.expm1(below)) if below > -0.5 else math.log1p(-math.exp(below)))
+
+
+def checked_algorithms(algorithms: Sequence[Algorithm]) -> tuple[Algorithm, ...]:
+    for algorithm in algorithms:
+        for hook in ("start", "stop", "split", "map"):
+            if not callable(getattr(algorithm, hook, None)):
+                raise TypeError(f"Custom: the algorithm {type(algorithm).__name__} has no method {hook}")
+    without = [i for i, algorithm in enumerate(algorithms) if not combines(algorithm)]
+    if 0 < len(without) < len(algorithms):
+        raise TypeError(f"Custom: algorithm {without[0]} has no method combine, and others have; all must, or none")
+    return tuple(algorithms)
+
+
+def combines(algorithm: Algorithm) -> bool:
+    return callable(getattr(algorithm, "combine", None))
+
+
+def starting_keys(algorithms: Sequence[Algorithm], logits: Tensor, event_dim: int) -> Tensor:
+    """Bool (algorithms, *event): the keys that `start` of each names; the others do not race."""
+    shape = logits.shape[logits.dim() - event_dim :]
+    racing = torch.zeros(len(algorithms), shape.numel(), dtype=torch.bool, device=logits.device)
+    for row, algorithm in zip(racing, algorithms, strict=True):
+        start = key_set(started(algorithm)[0], "start() returned")
+        if strange := start - set(range(shape.numel())):
+            raise ValueError(f"Custom: start() names key {min(strange)}, but the event has {shape.numel()} keys")
+        row[sorted(start)] = True
+    return racing.reshape(len(algorithms), *shape)
 
 
 def started(algorithm: Algorithm) -> tuple[Iterable[int], Any]:

@@ -21,7 +21,7 @@ class Layout:
     event_shape: torch.Size  # of the keys: logits and G
     dtype: torch.dtype  # of 0/1 values
     to_value: Callable[["Trace"], Tensor]
-    algorithm: Any = None  # of a user's recursion: only its own traces fit it
+    algorithms: tuple[Any, ...] = ()  # of a user's recursion: only their own traces fit it
 
 
 class _Owner:

@@ -1,5 +1,5 @@
 """A user's recursion runs in Python, and its links hold the forest of groups: the group of each key, then parent and
-decision of each group."""
+decision of each group. One more, behind them, is for Python alone."""
 
 from gumtrace.kernels.cpu.arrays import copy_row, integers
 from gumtrace.kernels.cpu.hooks import group_capacity, is_ordered, list_groups
