@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-full test-gpu fuzz docs results bench clean
+.PHONY: help demo test test-fast test-full test-versions test-gpu fuzz docs results bench clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -27,6 +27,9 @@ test-fast: $(VENV)/.dev ## the quick half of the tests of every part: three minu
 
 test-full: $(VENV)/.dev ## the tests with a million draws where `make test` makes 20 000: half an hour
 	GUMTRACE_DRAWS=1000000 $(BIN)/pytest tests/traces/test_conditional.py -k round_trip
+
+test-versions: ## the fast tests with the oldest and the newest versions of what the library needs, each in a fresh environment
+	$(PYTHON) tests/helpers/versions.py
 
 test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU: needs a CUDA build of torch in .venv
 	$(BIN)/pytest -n 4 -m "device or gpu"

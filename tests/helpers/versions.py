@@ -1,0 +1,91 @@
+"""Runs the fast tests with the oldest versions that pyproject.toml allows, and with the newest of the index:
+
+    python tests/helpers/versions.py                     # oldest on the oldest Python, newest on every Python found
+    python tests/helpers/versions.py oldest newest-3.13  # these alone
+    python tests/helpers/versions.py -- -k subset        # other arguments for pytest than -m "not slow"
+
+Every run has a fresh environment in build/versions. torch comes as the build for the CPU, from TORCH_INDEX (by default
+PyTorch's own; empty for none: a plain install brings gigabytes of CUDA).
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+CPU = "https://download.pytorch.org/whl/cpu"
+
+
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def oldest_versions() -> list[str]:
+    """name==version for everything that has a lower bound, of the library and of its tests."""
+    given = project()
+    extras = given["optional-dependencies"]
+    stated = [*given["dependencies"], *(each for name in ("cli", "plot", "pyro", "test") for each in extras[name])]
+    bounds = [re.match(r"([\w.-]+)>=([\w.]+)", requirement) for requirement in stated]
+    return [f"{bound[1]}=={bound[2]}" for bound in bounds if bound is not None]
+
+
+def pythons() -> list[str]:
+    """The versions of Python that are supported, oldest first."""
+    low, high = map(int, re.findall(r"3\.(\d+)", project()["requires-python"]))
+    return [f"3.{minor}" for minor in range(low, high)]
+
+
+def interpreter(version: str) -> str | None:
+    """One of this version, if it is installed. One that is only a name, as pyenv's may be, is none."""
+    path = shutil.which(f"python{version}")
+    works = path is not None and subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0
+    return path if works else None
+
+
+def runs(named: list[str]) -> dict[str, tuple[str, list[str]]]:
+    """Name -> version of Python and pinned versions."""
+    first, *_ = pythons()
+    known = {"oldest": (first, oldest_versions())} | {f"newest-{version}": (version, []) for version in pythons()}
+    if unknown := set(named) - set(known):
+        raise SystemExit(f"{', '.join(sorted(unknown))}: there are {', '.join(known)}")
+    return {name: run for name, run in known.items() if name in named or not named}
+
+
+def install(name: str, python: str, pinned: list[str]) -> Path:
+    """A fresh environment with the library and what its tests need; returns its Python."""
+    place = ROOT / "build" / "versions" / name
+    shutil.rmtree(place, ignore_errors=True)
+    subprocess.run([python, "-m", "venv", place], check=True)
+    own = place / "bin" / "python"
+    index = os.environ.get("TORCH_INDEX", CPU)
+    cpu = ["--extra-index-url", index] if index else []
+    pip = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, *cpu, *pinned, "-e", f"{ROOT}[test]"], check=True)
+    return own
+
+
+def main(words: list[str]) -> int:
+    end = words.index("--") if "--" in words else len(words)
+    named, tests = words[:end], words[end + 1 :] or ["-m", "not slow"]
+    outcome = {}
+    for name, (version, pinned) in runs(named).items():
+        path = interpreter(version)
+        if path is None:
+            outcome[name] = f"not run: there is no python{version} on the path"
+            continue
+        print(f"== {name}: Python {version}, {', '.join(pinned) or 'the newest of everything'}", flush=True)
+        own = install(name, path, pinned)
+        pytest = [own, "-m", "pytest", "-q", "-n", "2", "tests", "src/gumtrace", *tests]
+        status = subprocess.run(pytest, cwd=ROOT, check=False).returncode
+        outcome[name] = "passed" if status == 0 else f"failed with status {status}"
+    for name, result in outcome.items():
+        print(f"{name:12} {result}")
+    return int(any(result.startswith("failed") for result in outcome.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
