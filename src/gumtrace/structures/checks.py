@@ -64,6 +64,16 @@ def ends_in(name: str, what: str, shape: torch.Size, end: torch.Size) -> None:
         raise ValueError(f"{name}: {what} of shape {tuple(shape)} does not end in {tuple(end)}")
 
 
+def broadcast(name: str, what: str, shape: torch.Size, batch_shape: torch.Size) -> torch.Size:
+    """The shape of both, as torch broadcasts them."""
+    try:
+        return torch.broadcast_shapes(shape, batch_shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{name}: {what} of batch shape {tuple(shape)} do not broadcast with {tuple(batch_shape)}"
+        ) from None
+
+
 def same_layout(name: str, ours: Layout, trace: Trace, may_sync: bool) -> None:
     """A kernel trusts the sizes of the traces it is given, so they must come from a distribution like this one."""
     theirs = trace.layout

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gumtrace.kernels import geometry
 from gumtrace.structures.base import Structure
+from gumtrace.structures.observed import observed_trace
 from gumtrace.structures.replay import Choose
 from gumtrace.structures.support import Support, binary
 from gumtrace.traces.trace import Layout, Trace
@@ -55,6 +56,21 @@ class Permutation(Structure):
         (d,) = key_shape
         dtype, to_value = (self.logits.dtype, _matrix_of) if self.matrix else (torch.long, _vector_of)
         return Layout(type(self), geometry.permutation(d), key_shape, dtype, to_value), None
+
+    def observe(self, winners: Tensor) -> Trace:
+        """The trace of an observed order, keys (*S, *B, d) with -1 behind those that race; one may stand for the batch.
+
+        The loss of ListMLE is `-d.trace_log_prob(d.observe(order))`. `Subset.observe` takes partial rankings.
+
+        >>> d = Permutation(torch.tensor([0.0, 9.0, -9.0, 0.0]), lengths=3)
+        >>> d.observe(torch.tensor([1, 0, 2, -1])).value
+        tensor([1, 0, 2, 3])
+        """
+        advice = (
+            "has {seen} winners for {wanted} keys that race; a ranking of some of them is a trace of "
+            "Subset(logits, k=(winners >= 0).sum(-1))"
+        )
+        return observed_trace(self, winners, self._decision_counts(), advice)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(X), the log-probability of the one trace that gives X."""

@@ -11,9 +11,10 @@ from gumtrace.kernels import geometry
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.exact import subset_log_prob
+from gumtrace.structures.observed import observed_trace
 from gumtrace.structures.replay import Choose
 from gumtrace.structures.support import Support, binary, count
-from gumtrace.traces.trace import Layout, indicator
+from gumtrace.traces.trace import Layout, Trace, indicator
 
 
 class Subset(Structure):
@@ -94,6 +95,20 @@ class Subset(Structure):
         if self._most is not None:
             return bound
         return int(self.k.max()) if self.k.numel() else 0
+
+    def observe(self, winners: Tensor) -> Trace:
+        """The trace of observed winners, keys (*S, *B, m) in order of choice and then -1; one ranking may stand for the
+        whole batch.
+
+        `trace_log_prob` of it is the likelihood of a partial ranking under Plackett-Luce: of the first k of d.
+
+        >>> clicks = torch.tensor([[2, 0, -1], [1, 3, 0]])  # of the second list, three
+        >>> d = Subset(torch.zeros(2, 4), k=(clicks >= 0).sum(-1))
+        >>> d.trace_log_prob(d.observe(clicks)).exp()  # 1 / (4 · 3) and 1 / (4 · 3 · 2)
+        tensor([0.0833, 0.0417])
+        """
+        advice = "has {seen} winners and k = {wanted}; for rankings of any length, k=(winners >= 0).sum(-1)"
+        return observed_trace(self, winners, self.k, advice)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(S), by quadrature over the time at which the last chosen key came in: exact to the precision of the
