@@ -37,6 +37,7 @@ class Arborescence(Structure):
     """
 
     settings = ("root",)
+    directed = True
     relaxations = ("matrix-tree",)
     drawing = "gumtrace.plotting.graphs:arborescence"
     panel = "gumtrace.plotting.panels:arrows"
@@ -53,6 +54,14 @@ class Arborescence(Structure):
     @classmethod
     def words(cls, trace, names=None):
         return ArborescenceWords(trace, names)
+
+    @classmethod
+    def edges_of(cls, trace):
+        n, root = trace.layout.event_shape[-1], trace.layout.geometry.root
+        child = torch.arange(n - 1, device=trace.device) if n else torch.arange(0, device=trace.device)
+        child = child + (child >= root)
+        parent = _heads(trace).reshape(*trace.shape, n)[..., child]
+        return torch.stack([parent, torch.where(parent >= 0, child, -1)], -2)
 
     def _trace_layout(self, key_shape):
         n, m = key_shape
@@ -149,6 +158,10 @@ class ArborescenceWords(EdgeWords):
     def root(self) -> int:
         return self.trace.layout.geometry.root
 
+    def graph_nodes(self):
+        """Without the padding of a matrix."""
+        return self._called({self.root, *self.trace.edges().flatten().tolist()} - {-1})
+
     def race(self, decision, keys):
         if decision < self.nodes:
             return f"edges into {self.name(decision)}"
@@ -186,9 +199,14 @@ def _around(node: int, links: list[int]) -> int:
     return node
 
 
+def _heads(trace: Trace) -> Tensor:
+    """(items, n) long: the parent of each node, -1 for none."""
+    return ops.arborescence_heads(*geometry.flatten_geometry(trace.layout.geometry), *trace.rows()).long()
+
+
 def _adjacency(trace: Trace) -> Tensor:
     items, n = trace.shape.numel(), trace.layout.event_shape[-1]
-    head = ops.arborescence_heads(*geometry.flatten_geometry(trace.layout.geometry), *trace.rows()).long()
+    head = _heads(trace)
     value = torch.zeros(
         items, n + 1, n, dtype=trace.layout.dtype, device=trace.device
     )  # the last row is for nodes without an edge

@@ -32,6 +32,7 @@ class BinaryTree(Structure):
     """
 
     has_log_prob = True
+    directed = True
     drawing = "gumtrace.plotting.graphs:binary_tree"
     panel = "gumtrace.plotting.panels:tokens"
     story = "gumtrace.explore.rows:BinaryTreeStory"
@@ -46,6 +47,15 @@ class BinaryTree(Structure):
     @classmethod
     def words(cls, trace, names=None):
         return BinaryTreeWords(trace, names)
+
+    @classmethod
+    def edges_of(cls, trace):
+        parent = trace.links.long()  # (*S, n)
+        child = (
+            (parent < 0).byte().argsort(dim=-1, stable=True)[..., : max(parent.shape[-1] - 1, 0)]
+        )  # the root comes last
+        parent = parent.gather(-1, child)
+        return torch.where(parent[..., None, :] >= 0, torch.stack([parent, child], -2), -1)
 
     def _trace_layout(self, key_shape):
         (n,) = key_shape
@@ -74,6 +84,9 @@ class BinaryTree(Structure):
 
 
 class BinaryTreeWords(Words):
+    def graph_nodes(self):
+        return self._called(super().order())
+
     def order(self):
         """Breadth first."""
         parents = self.trace.links.tolist()

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from gumtrace.structures import checks
+from gumtrace.structures.edges import networkx_graph
 from gumtrace.structures.replay import Choose
 from gumtrace.structures.words import Names, Words
 from gumtrace.traces.trace import Layout, Trace
@@ -23,6 +24,7 @@ class Description(Distribution):
 
     settings: ClassVar[Sequence[str]] = ()  # attributes, besides lengths, that make it another distribution
     has_log_prob: bool = False  # whether `log_prob` of a structure is known
+    directed: ClassVar[bool] = False  # whether its edges have a direction
     symmetric: bool = False  # keys (u, v) and (v, u) are one edge: values and critics' noise are symmetric matrices
     relaxations: ClassVar[Sequence[str]] = ()  # kinds that `gumtrace.relax` takes, the default first
     drawing: ClassVar[str] = "gumtrace.plotting.rows:decisions"  # of a trace: (axes, words, chances of keys)
@@ -67,6 +69,21 @@ class Description(Distribution):
     def words(cls, trace: Trace, names: Names | None = None) -> Words:
         """Names for the keys and races of one trace."""
         return Words(trace, names)
+
+    @classmethod
+    def edges_of(cls, trace: Trace) -> Tensor:
+        """`trace.edges()`, where keys are edges."""
+        raise NotImplementedError(f"{cls.__name__}: its keys are no edges; trace.winners has their numbers")
+
+    @classmethod
+    def labels_of(cls, trace: Trace) -> Tensor:
+        """`trace.labels()`, where there are clusters."""
+        raise NotImplementedError(f"{cls.__name__}: it has no clusters; forests of SpanningTree(components=...) do")
+
+    @classmethod
+    def networkx_of(cls, trace: Trace, names: Any) -> Any:
+        """`trace.to_networkx(names)`."""
+        return networkx_graph(trace, names)
 
     def value_entries(self) -> Tensor | None:
         """Indices into a flattened 0/1 value of the entries that are neither always 0 nor copies of another; None for

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gumtrace.kernels import geometry
 from gumtrace.structures.base import Structure
+from gumtrace.structures.edges import matrix_edges
 from gumtrace.structures.exact import matching_log_prob
 from gumtrace.structures.replay import Choose
 from gumtrace.structures.support import Support, binary
@@ -49,6 +50,10 @@ class Matching(Structure):
     @classmethod
     def words(cls, trace, names=None):
         return MatchingWords(trace, names)
+
+    @classmethod
+    def edges_of(cls, trace):
+        return matrix_edges(trace)
 
     def _unpadded_mask(self, key_shape):
         n, m = key_shape
@@ -102,6 +107,12 @@ class MatchingWords(Words):
         row, column = self._place(key)
         rows, columns = self.labels()
         return f"{rows[row]}, {columns[column]}"
+
+    def graph_nodes(self):
+        rows, columns = self.trace.layout.event_shape
+        names = (range(rows), range(rows, rows + columns)) if self.names is None else self.names
+        sources, targets = (dict(enumerate(part)) for part in names)
+        return sources, targets
 
     def race(self, decision, keys):
         rows, columns = zip(*map(self._place, keys), strict=True)

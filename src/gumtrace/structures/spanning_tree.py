@@ -13,6 +13,7 @@ from torch import Tensor
 from gumtrace.kernels import geometry
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
+from gumtrace.structures.edges import component_labels, matrix_edges
 from gumtrace.structures.exact import spanning_tree_log_prob
 from gumtrace.structures.replay import Choose
 from gumtrace.structures.support import Support, binary, count, part_count
@@ -86,6 +87,36 @@ class SpanningTree(Structure):
 
         return SparseSpanningTree, BatchedSpanningTree
 
+    @classmethod
+    def from_networkx(
+        cls, graph: Any, logits: Tensor | str, components: int = 1, *, mask=None, validate_args: bool | None = None
+    ) -> "SpanningTree":
+        """The spanning trees of an undirected graph of networkx. Nodes are numbered as `list(graph)` has them, which
+        are the names that `trace.to_networkx` takes.
+
+        Args:
+            logits: (*B, E) in the order of `graph.edges`, or the name of the edges' attribute that holds them.
+
+        >>> import networkx
+        >>> graph = networkx.Graph()
+        >>> graph.add_weighted_edges_from([("a", "b", 0.0), ("b", "c", 90.0), ("c", "a", 50.0)])
+        >>> trace = SpanningTree.from_networkx(graph, "weight").sample_trace()
+        >>> sorted(trace.to_networkx(list(graph)).edges)
+        [('a', 'c'), ('b', 'c')]
+        """
+        if graph.is_directed():
+            raise ValueError("SpanningTree: the graph is directed; take graph.to_undirected(), or an Arborescence")
+        number = {node: i for i, node in enumerate(graph)}
+        ends = [(number[u], number[v]) for u, v, *_ in graph.edges]  # of a multigraph, with a key behind
+        if isinstance(logits, str):
+            given = list(graph.edges(data=logits))
+            without = [(u, v) for u, v, logit in given if logit is None]
+            if without:
+                raise ValueError(f"SpanningTree: the edge {without[0]} of the graph has no attribute {logits!r}")
+            logits = torch.tensor([float(logit) for *_, logit in given])
+        edge_index = torch.tensor(ends, dtype=torch.long, device=logits.device).reshape(-1, 2).T
+        return cls.from_edges(logits, edge_index, len(number), components, mask=mask, validate_args=validate_args)
+
     @property
     def support(self):  # type: ignore[override]
         return ForestSupport(self.racing, self.node_counts, self.components)
@@ -93,6 +124,17 @@ class SpanningTree(Structure):
     @classmethod
     def words(cls, trace, names=None):
         return SpanningTreeWords(trace, names)
+
+    @classmethod
+    def edges_of(cls, trace):
+        return matrix_edges(trace)
+
+    @classmethod
+    def labels_of(cls, trace):
+        sizes = trace.layout.geometry
+        labels = component_labels(trace.edges(), sizes.nodes)
+        nodes = (trace.winners >= 0).sum(-1, keepdim=True) + sizes.components
+        return torch.where(torch.arange(sizes.nodes, device=labels.device) < nodes, labels, -1)
 
     def _trace_layout(self, key_shape):
         n, m = key_shape

@@ -5,6 +5,7 @@ from itertools import repeat
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gumtrace.kernels import geometry
 from gumtrace.kernels.operators import is_traced
@@ -64,6 +65,12 @@ class SparseSpanningTree(SpanningTree):
     @classmethod
     def words(cls, trace, names=None):
         return SparseSpanningTreeWords(trace, names)
+
+    @classmethod
+    def edges_of(cls, trace):
+        winners, ends = trace.winners, trace.layout.geometry.edges.to(trace.device).long()
+        ends = pad(ends, (0, 1), value=-1)  # the last one is none
+        return ends[:, winners].movedim(0, -2)
 
     def _trace_layout(self, key_shape):
         sizes = geometry.sparse_tree(self._nodes, self.components, self._edges.to("cpu", torch.int32).contiguous())

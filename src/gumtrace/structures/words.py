@@ -1,6 +1,6 @@
 """Names for the keys and races of a trace, as `gumtrace.steps`, pictures and the explorer show them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gumtrace.traces.trace import Trace
@@ -42,6 +42,14 @@ class Words:
         """The names that a picture writes beside keys, nodes or tokens."""
         return range(self.trace.layout.geometry.keys) if self.names is None else self.names
 
+    def graph_nodes(self) -> tuple[dict[int, Any], dict[int, Any]]:
+        """The nodes at which edges begin and those at which they end, by number: what they are called in a graph."""
+        raise NotImplementedError("only trees, forests and matchings are graphs")
+
+    def _called(self, nodes: Iterable[int]) -> tuple[dict[int, Any], dict[int, Any]]:
+        names = {node: node if self.names is None else self.names[node] for node in nodes}
+        return names, names
+
 
 class EdgeWords(Words):
     """Keys are edges between named nodes: entries of an adjacency matrix, unless `nodes` and `ends` say otherwise."""
@@ -58,6 +66,9 @@ class EdgeWords(Words):
 
     def key(self, key: int) -> str:
         return self.line.join(self.name(node) for node in self.ends(key))
+
+    def graph_nodes(self):
+        return self._called(range(self.nodes))
 
     def labels(self) -> Any:
         return range(self.nodes) if self.names is None else self.names

@@ -76,6 +76,45 @@ class Trace:
         """Whether decisions are the keys themselves (a binary tree): winners need no slots, as links determine all."""
         return self.layout.geometry.winner_slots < self.layout.geometry.decisions
 
+    def edges(self) -> Tensor:
+        """(*S, 2, E) long: the two ends of each edge of a tree, forest or matching, as graph libraries have them, -1
+        where an item has fewer edges.
+
+        In order of choice for spanning trees, forests and matchings (row, column); from parent to child for
+        arborescences and binary trees.
+
+        >>> from gumtrace import SpanningTree
+        >>> logits = torch.tensor([[0.0, 90.0, 0.0], [0.0, 0.0, 50.0], [0.0, 0.0, 0.0]])
+        >>> SpanningTree(logits).sample_trace().edges()
+        tensor([[0, 1],
+                [1, 2]])
+        """
+        return self.layout.structure.edges_of(self)
+
+    def labels(self) -> Tensor:
+        """(*S, n) long: the tree of a spanning forest that each node is in, 0 for that of node 0 and so on; -1 in
+        padding.
+
+        >>> from gumtrace import SpanningTree
+        >>> near = torch.tensor([[0.0, 0.0, 90.0, 0.0], [0.0, 0.0, 0.0, 90.0], [0.0] * 4, [0.0] * 4])
+        >>> SpanningTree(near, components=2).sample_trace().labels()
+        tensor([0, 1, 0, 1])
+        """
+        return self.layout.structure.labels_of(self)
+
+    def to_networkx(self, names: Any = None) -> Any:
+        """One trace as a graph of networkx, which must be installed: directed for arborescences and binary trees.
+
+        Args:
+            names: what nodes are called, a pair (rows, columns) for matchings. By default nodes are numbers, and
+                columns follow the rows.
+
+        >>> from gumtrace import SpanningTree
+        >>> sorted(SpanningTree(torch.zeros(2, 2)).sample_trace().to_networkx(["a", "b"]).edges)
+        [('a', 'b')]
+        """
+        return self.layout.structure.networkx_of(self, names)
+
     @property
     def shape(self) -> torch.Size:
         """sample + batch."""
@@ -102,6 +141,10 @@ class Trace:
     def to(self, device: torch.device | str) -> "Trace":
         """The same trace on another device."""
         return replace(self, choices=self.choices.to(device), links=self.links.to(device), owner=None)
+
+    def clone(self) -> "Trace":
+        """A copy: what is written into it leaves this one as it is."""
+        return replace(self, choices=self.choices.clone(), links=self.links.clone())
 
     def __getitem__(self, index) -> "Trace":
         """`trace[i]`: some of the sample and batch dimensions, indexed as a tensor's.
