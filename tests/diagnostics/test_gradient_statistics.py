@@ -90,9 +90,9 @@ def test_time_is_the_median_of_all_calls_but_the_first(monkeypatch):
     def clock():
         return now[0]
 
-    def slow(*args):
+    def slow(*args, **kwargs):
         now[0] += next(lengths, 0.0)
-        return gradients(*args)
+        return gradients(*args, **kwargs)
 
     monkeypatch.setattr(statistics.time, "perf_counter", clock)
     monkeypatch.setattr(statistics, "gradients", slow)

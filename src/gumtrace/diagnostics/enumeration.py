@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from gumtrace.estimators.base import Objective, losses
+from gumtrace.estimators.losses import Objective, losses, objective_on
 from gumtrace.structures.base import Structure
 from gumtrace.structures.joint import as_structure
 from gumtrace.structures.replay import every_run
@@ -75,19 +75,21 @@ def group_by_value(values: Tensor) -> tuple[Tensor, Tensor]:
     return first, index
 
 
-def enumerate_losses(name: str, dist: Structure, objective: Objective) -> list[tuple[Structure, Trace, Tensor]]:
+def enumerate_losses(
+    name: str, dist: Structure, objective: Objective, on: str = "value"
+) -> list[tuple[Structure, Trace, Tensor]]:
     """For each item of a batch: the item alone, all its traces, and the loss of each, (traces,) float64.
 
     The objective sees the whole batch at once, as it does when training: it may treat items differently. Its values
-    have the shape traces + batch + event.
+    have the shape traces + batch + event, its traces the shape traces + batch.
     """
     items = [dist.item(index) for index in product(*map(range, dist.batch_shape))]
     _check_countable(name, items)
     traces = [item.enumerate_traces() for item in items]
     most = max(len(trace) for trace in traces)
-    values = torch.stack([_fill(trace.value, most) for trace in traces], 1)  # (most, items, *event)
-    values = values.reshape(most, *dist.batch_shape, *dist.event_shape)
-    loss = losses(name, dist, objective, values).detach().double().reshape(most, -1)
+    filled = [trace[torch.arange(most).clamp(max=len(trace) - 1)] for trace in traces]  # the last one once more
+    together = dist._stack_traces(filled, dist.batch_shape)  # (most, *batch)
+    loss = losses(name, dist, objective_on(on, objective), together).detach().double().reshape(most, -1)
     return [(item, trace, loss[: len(trace), i]) for i, (item, trace) in enumerate(zip(items, traces, strict=True))]
 
 
@@ -96,8 +98,3 @@ def _check_countable(name: str, items: Iterable[Structure]) -> None:
     runs = (run for item in items for run in every_run(item._run_with))
     if sum(1 for _ in islice(runs, MOST_TRACES + 1)) > MOST_TRACES:
         raise TooManyTraces(f"{name}: the distribution has more than {MOST_TRACES:,} traces, too many to enumerate")
-
-
-def _fill(value: Tensor, count: int) -> Tensor:
-    """Repeats the first outcome until there are `count`."""
-    return torch.cat([value, value[:1].expand(count - len(value), *value.shape[1:])]) if len(value) < count else value

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,10 +33,10 @@ class BiasReport:
     p_value: float
 
 
-def exact_gradient(dist: Distribution, objective: Objective) -> tuple[Tensor, Tensor]:
+def exact_gradient(dist: Distribution, objective: Objective, *, on: str = "value") -> tuple[Tensor, Tensor]:
     """The expected objective (*batch,) and its gradient with respect to the log-rates (*batch, *keys), by enumeration.
 
-    The objective gets all traces at once, shape traces + batch + event.
+    The objective gets the values of all traces at once, shape traces + batch + event; with `on="trace"` the traces.
 
     >>> import gumtrace as gt
     >>> value, grad = exact_gradient(gt.Subset(torch.zeros(3), 1), lambda x: x[..., 0])
@@ -44,7 +45,7 @@ def exact_gradient(dist: Distribution, objective: Objective) -> tuple[Tensor, Te
     """
     dist = as_structure("exact_gradient", dist)
     x = dist.log_rates.detach().double().requires_grad_()
-    items = enumerate_losses("exact_gradient", dist.with_log_rates(x), objective)
+    items = enumerate_losses("exact_gradient", dist.with_log_rates(x), objective, on)
     totals = [(item.trace_log_prob(trace).exp() * loss).sum() for item, trace, loss in items]
     (grad,) = torch.autograd.grad(torch.stack(totals).sum(), x)
     return torch.stack(totals).detach().reshape(dist.batch_shape), grad
@@ -57,6 +58,8 @@ def gradients(
     replicates: int,
     generator: torch.Generator | None = None,
     context: Tensor | None = None,
+    *,
+    on: str = "value",
 ) -> Tensor:
     """Independent estimates of the gradient to the log-rates, (replicates, *batch, *keys), all in one call.
 
@@ -67,7 +70,7 @@ def gradients(
     x = dist.log_rates.detach().expand(replicates, *dist.log_rates.shape).clone().requires_grad_()
     if context is not None:
         context = context.expand(replicates, *context.shape)
-    loss = estimator(dist.with_log_rates(x), objective, generator=generator, **with_context(context))
+    loss = estimator(dist.with_log_rates(x), objective, generator=generator, **options(context, on))
     (grad,) = torch.autograd.grad(loss.sum(), x)
     return grad
 
@@ -79,6 +82,7 @@ def check_unbiased(
     replicates: int = 20_000,
     *,
     context: Tensor | None = None,
+    on: str = "value",
     chunk: int = 5_000,
     learn: bool = False,
     generator: torch.Generator | None = None,
@@ -90,6 +94,7 @@ def check_unbiased(
             event for the exact gradient: what belongs to an item must broadcast from the right.
         replicates: how many estimates, 2 or more.
         context: features (*batch, c), for estimators that use them.
+        on: "trace" hands the objective traces in place of values.
         chunk: estimates that are made at once.
         learn: let an estimator in training mode learn from these draws; otherwise it stays as it is.
 
@@ -101,11 +106,12 @@ def check_unbiased(
     """
     checked_count("check_unbiased", "replicates", replicates, least=2)
     checked_count("check_unbiased", "chunk", chunk)
-    _, exact = exact_gradient(dist, objective)
+    _, exact = exact_gradient(dist, objective, on=on)
     count, mean, square = 0, torch.zeros_like(exact), torch.zeros_like(exact)
     with nullcontext() if learn else frozen(estimator):
         while count < replicates:
-            grads = gradients(estimator, dist, objective, min(chunk, replicates - count), generator, context).double()
+            size = min(chunk, replicates - count)
+            grads = gradients(estimator, dist, objective, size, generator, context, on=on).double()
             count += len(grads)
             mean += (grads - exact).sum(0)
             square += (grads - exact).square().sum(0)
@@ -134,6 +140,6 @@ def frozen(estimator: Estimate) -> Iterator[None]:
             module.training = mode
 
 
-def with_context(context: Tensor | None) -> dict[str, Tensor]:
-    """As an argument, for estimators that know of none."""
-    return {} if context is None else {"context": context}
+def options(context: Tensor | None, on: str) -> dict[str, Any]:
+    """As arguments, for estimators that know of neither."""
+    return ({} if context is None else {"context": context}) | ({} if on == "value" else {"on": on})

@@ -4,13 +4,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 from gumtrace.diagnostics.enumeration import TooManyTraces
-from gumtrace.diagnostics.gradients import Estimate, exact_gradient, frozen, gradients, with_context
+from gumtrace.diagnostics.gradients import Estimate, exact_gradient, frozen, gradients, options
 from gumtrace.estimators.base import Objective, checked_count
 from gumtrace.structures.base import Structure
 from gumtrace.structures.joint import as_structure
@@ -49,6 +50,7 @@ def gradient_statistics(
     replicates: int = 1000,
     *,
     context: Tensor | None = None,
+    on: str = "value",
     warm_up: int = 0,
     exact: bool | None = True,
     target: Tensor | None = None,
@@ -62,6 +64,7 @@ def gradient_statistics(
             event for the exact gradient: what belongs to an item must broadcast from the right.
         replicates: how many estimates, 2 or more.
         context: features (*batch, c), for estimators that use them.
+        on: "trace" hands the objective traces in place of values.
         warm_up: calls before the measurement, for estimators that learn; their parameters take Adam steps meanwhile.
             They do not learn from the measurement.
         exact: enumerate to find the bias; False for distributions too large for that, None to do so if it is small.
@@ -78,14 +81,14 @@ def gradient_statistics(
     checked_count("gradient_statistics", "replicates", replicates, least=2)
     checked_count("gradient_statistics", "chunk", chunk)
     dist = as_structure("gradient_statistics", dist)
-    target = _target(dist, objective, exact) if target is None else target
+    target = _target(dist, objective, on, exact) if target is None else target
     table = GradientTable()
     for name, estimator in estimators.items():
-        _warm_up(estimator, dist, objective, warm_up, generator, context)
+        _warm_up(estimator, dist, objective, warm_up, generator, context, on)
         with frozen(estimator):
-            calls, seconds = _cost(estimator, dist, objective, generator, context)
+            calls, seconds = _cost(estimator, dist, objective, generator, context, on)
             sizes = [min(chunk, replicates - done) for done in range(0, replicates, chunk)]
-            parts = [gradients(estimator, dist, objective, size, generator, context) for size in sizes]
+            parts = [gradients(estimator, dist, objective, size, generator, context, on=on) for size in sizes]
         grads = torch.cat(parts).double()
         alive = dist.racing.expand(grads.shape[1:])
         mean, std = grads.mean(0), _rms(grads.std(0)[alive])
@@ -96,11 +99,11 @@ def gradient_statistics(
     return table
 
 
-def _target(dist: Structure, objective: Objective, exact: bool | None) -> Tensor | None:
+def _target(dist: Structure, objective: Objective, on: str, exact: bool | None) -> Tensor | None:
     if exact is False:
         return None
     try:
-        return exact_gradient(dist, objective)[1]
+        return exact_gradient(dist, objective, on=on)[1]
     except TooManyTraces as error:
         if exact is None:
             return None
@@ -108,12 +111,12 @@ def _target(dist: Structure, objective: Objective, exact: bool | None) -> Tensor
         raise TooManyTraces(f"{error}: {instead}") from None
 
 
-def _cost(estimator: Estimate, dist: Structure, objective: Objective, generator, context) -> tuple[float, float]:
+def _cost(estimator: Estimate, dist: Structure, objective: Objective, generator, context, on) -> tuple[float, float]:
     """Structures an item, and seconds, of one estimate."""
     counted, seconds = _Counted(objective), []
     for _ in range(1 + TIMED):
         start = time.perf_counter()
-        gradients(estimator, dist, counted, 1, generator, context)
+        gradients(estimator, dist, counted, 1, generator, context, on=on)
         seconds.append(time.perf_counter() - start)
     return counted.calls / (1 + TIMED), median(seconds[1:])  # the first may compile something
 
@@ -124,12 +127,12 @@ class _Counted:
     def __init__(self, objective: Objective):
         self.objective, self.calls = objective, 0
 
-    def __call__(self, value: Tensor) -> Tensor:
-        self.calls += len(value)
-        return self.objective(value)
+    def __call__(self, drawn: Any) -> Tensor:
+        self.calls += len(drawn)
+        return self.objective(drawn)
 
 
-def _warm_up(estimator: Estimate, dist: Structure, objective: Objective, steps: int, generator, context) -> None:
+def _warm_up(estimator: Estimate, dist: Structure, objective: Objective, steps: int, generator, context, on) -> None:
     """Gradients are taken to the estimator's own parameters alone: whatever the objective uses is the user's."""
     parameters = list(estimator.parameters()) if isinstance(estimator, torch.nn.Module) else []
     parameters = [p for p in parameters if p.requires_grad]
@@ -137,7 +140,7 @@ def _warm_up(estimator: Estimate, dist: Structure, objective: Objective, steps: 
     optimiser = torch.optim.Adam(parameters, 0.01) if parameters else None
     for _ in range(steps):
         at_x = dist.with_log_rates(dist.log_rates.detach().requires_grad_())
-        loss = estimator(at_x, objective, generator=generator, **with_context(context))
+        loss = estimator(at_x, objective, generator=generator, **options(context, on))
         if optimiser is not None:
             grads = torch.autograd.grad(loss.mean(), parameters, allow_unused=True)
             for p, grad in zip(parameters, grads, strict=True):

@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
@@ -11,13 +10,13 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.distributions import Distribution
 
+from gumtrace.estimators.losses import Objective, losses, objective_on
 from gumtrace.relaxations import has_relaxation
 from gumtrace.relaxations.transforms import refuse_transforms
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.joint import as_structure
-
-Objective = Callable[[Tensor], Tensor]  # values (samples, *batch, *event) -> losses (samples, *batch)
+from gumtrace.traces.trace import Trace
 
 
 def _with_keywords(init: Callable[..., None]) -> Callable[..., None]:
@@ -59,7 +58,17 @@ class Estimator(nn.Module):
         objective: gets values of shape samples + batch + event, returns losses of shape samples + batch, of any real
             dtype.
         context: features (*batch, c) for critics and surrogates that use them.
+        on: "trace" hands the objective a `Trace` of shape samples + batch in place of the values: for code that needs
+            indices. Not for estimators that differentiate the objective.
         generator: where the randomness comes from.
+
+    >>> import gumtrace as gt
+    >>> logits, table = torch.zeros(32, 100, requires_grad=True), torch.randn(100, 8)
+    >>> loss = gt.estimators.TraceREINFORCE()(
+    ...     gt.Subset(logits, 3), lambda trace: table[trace.winners].sum((-2, -1)), on="trace"
+    ... )
+    >>> loss.shape
+    torch.Size([32])
     """
 
     label: ClassVar[str]
@@ -122,13 +131,20 @@ class Estimator(nn.Module):
         objective: Objective,
         context: Tensor | None = None,
         *,
+        on: str = "value",
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """The loss, (*batch,): what calling the estimator does."""
         dist = as_structure(type(self).__name__, dist)
+        if on == "trace" and self.differentiates:
+            raise ValueError(
+                f"{type(self).__name__}: it differentiates the objective, and a trace has no derivative; take an "
+                'estimator that does not, such as TraceREINFORCE or RELAX, or leave out on="trace"'
+            )
+        objective = objective_on(on, objective)
         if torch.is_grad_enabled():
             return self.estimate(dist, objective, context, generator)
-        return self.evaluate(dist, objective, self.values(dist, generator)).mean(0)
+        return self.evaluate(dist, objective, self.drawn(dist, generator)).mean(0)
 
     def estimate(
         self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None
@@ -137,9 +153,9 @@ class Estimator(nn.Module):
         loss, surrogate = self.surrogate_loss(dist, objective, context, generator)
         return loss.mean(0) + (surrogate - surrogate.detach())
 
-    def values(self, dist: Structure, generator: torch.Generator | None) -> Tensor:
-        """What the objective is evaluated at if no gradient is needed, (samples, *batch, *event)."""
-        return dist.sample((self.samples,), generator=generator)
+    def drawn(self, dist: Structure, generator: torch.Generator | None) -> Trace | Tensor:
+        """What the objective is evaluated at if no gradient is needed: traces, or relaxed structures."""
+        return dist.sample_trace((self.samples,), generator=generator)
 
     def surrogate_loss(
         self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None
@@ -152,9 +168,9 @@ class Estimator(nn.Module):
         or inside the call."""
         refuse_transforms(type(self).__name__, ", or take TraceREINFORCE, which it can transform")
 
-    def evaluate(self, dist: Structure, objective: Objective, value: Tensor) -> Tensor:
-        """The objective, with its losses checked."""
-        return losses(type(self).__name__, dist, objective, value)
+    def evaluate(self, dist: Structure, objective: Objective, drawn: Trace | Tensor) -> Tensor:
+        """The objective at traces, or at relaxed structures, with its losses checked."""
+        return losses(type(self).__name__, dist, objective, drawn)
 
     def evaluate_differentiably(self, dist: Structure, objective: Objective, value: Tensor) -> Tensor:
         """`evaluate`, for an estimator whose gradient goes through the value: an error if the loss does not depend on
@@ -179,50 +195,6 @@ class Estimator(nn.Module):
 
 def _short(value: Any) -> str:
     return f"{value.item():.4g}" if torch.is_tensor(value) else repr(value)
-
-
-def losses(name: str, dist: Structure, objective: Objective, value: Tensor) -> Tensor:
-    """The objective of values (samples, *batch, *event), with its losses checked; integers and bool become floating
-    point.
-
-    Half precision becomes the dtype of the log-rates: losses are subtracted and averaged. Whatever else depends on the
-    value has to be computed before: the objective may write into it.
-    """
-    shape = value.shape
-    want = shape[: len(shape) - len(dist.event_shape)]
-    loss = objective(value)
-    if not torch.is_tensor(loss) or loss.shape != want:
-        got = f"shape {tuple(loss.shape)}" if torch.is_tensor(loss) else type(loss).__name__
-        raise ValueError(
-            f"{name}: the objective must return one loss for each sample and item, shape {tuple(want)}, for values of "
-            f"shape {tuple(shape)}; got {got}{_advice(loss, want)}"
-        )
-    if loss.is_complex():
-        raise TypeError(f"{name}: the objective must return real losses, got {loss.dtype}")
-    # A copy: the objective may own the tensor, and fill it again in its next call.
-    loss = loss.to(torch.promote_types(loss.dtype, dist.log_rates.dtype), copy=True)
-    if dist._validate_args:
-        _check_finite(name, dist, loss)
-    return loss
-
-
-def _advice(loss: Any, want: torch.Size) -> str:
-    """Losses that have the first of the dimensions are perhaps of several structures each."""
-    shared = len(want) - loss.dim() if torch.is_tensor(loss) and loss.dim() > 0 else 0
-    if shared <= 0 or loss.shape != want[: loss.dim()]:
-        return ""
-    return f"; if several structures have one loss, pass torch.distributions.Independent(dist, {shared})"
-
-
-def _check_finite(name: str, dist: Structure, loss: Tensor) -> None:
-    flat = loss.detach().flatten()
-    if math.isfinite(flat.sum().item()):  # one reduction; a sum of finite losses may overflow
-        return
-    bad = flat.isfinite().logical_not().nonzero()
-    if len(bad) > 0:
-        first = int(bad[0])
-        sample, where = first // dist.batch_shape.numel(), checks.item_name(first, dist.batch_shape)
-        raise checks.NotFinite(f"{name}: the loss of sample {sample} of {where} is {flat[first].item()}")
 
 
 def _reaches(start: Node | None, node: Node) -> bool:

@@ -52,7 +52,7 @@ class ControlVariate(Estimator):
         noise = dist.perturb((self.samples,), generator=generator)
         trace = dist.trace(noise)
         again = dist.conditional(trace, generator=generator)
-        loss = self.evaluate(dist, objective, trace.value)
+        loss = self.evaluate(dist, objective, trace)
         _, slope = self._control_and_slope(dist, noise, objective, context)
         control, slope_again = self._control_and_slope(dist, again, objective, context)
         weight = advantage(loss.detach() - control, self.leave_one_out)

@@ -51,9 +51,9 @@ class StochasticSoftmax(_Relaxed):
 
     def estimate(self, dist, objective, context, generator):
         self.refuse_transforms()
-        return self.evaluate_differentiably(dist, objective, self.values(dist, generator)).mean(0)
+        return self.evaluate_differentiably(dist, objective, self.drawn(dist, generator)).mean(0)
 
-    def values(self, dist, generator):
+    def drawn(self, dist, generator) -> Tensor:
         noise = dist.perturb((self.samples,), generator=generator)
         return relaxed(dist, noise, self.temperature, self.kind).clone()
 

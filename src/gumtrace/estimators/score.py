@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gumtrace.estimators.base import Estimator, Objective, advantage, checked_leave_one_out
 from gumtrace.structures.base import Structure
+from gumtrace.traces.trace import Trace
 
 
 class ScoreEstimator(Estimator):
@@ -23,15 +24,15 @@ class ScoreEstimator(Estimator):
         super().__init__(samples=samples)
         self.leave_one_out = checked_leave_one_out(type(self).__name__, samples, leave_one_out)
 
-    def draw(self, dist: Structure, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Values (samples, *batch, *event), which the objective may write into, and their scores (samples, *batch)."""
+    def draw(self, dist: Structure, generator: torch.Generator | None) -> tuple[Trace, Tensor]:
+        """Traces, and their scores (samples, *batch)."""
         raise NotImplementedError
 
     def surrogate_loss(
         self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
-        value, score = self.draw(dist, generator)
-        loss = self.evaluate(dist, objective, value)
+        trace, score = self.draw(dist, generator)
+        loss = self.evaluate(dist, objective, trace)
         return loss, (advantage(loss.detach(), self.leave_one_out) * score).mean(0)
 
 
@@ -50,7 +51,7 @@ class NoiseREINFORCE(ScoreEstimator):
 
     def draw(self, dist, generator):
         noise = dist.perturb((self.samples,), generator=generator).detach()
-        return dist.trace(noise).value, dist.noise_log_prob(noise)
+        return dist.trace(noise), dist.noise_log_prob(noise)
 
 
 class TraceREINFORCE(ScoreEstimator):
@@ -67,11 +68,14 @@ class TraceREINFORCE(ScoreEstimator):
 
     def draw(self, dist, generator):
         trace = dist.sample_trace((self.samples,), generator=generator)
-        return trace.value, dist.trace_log_prob(trace)
+        return trace, dist.trace_log_prob(trace)
 
 
 class StructureREINFORCE(ScoreEstimator):
     """X-REINFORCE: the score of the structure itself. The least variance of the three, if `dist.log_prob` is tractable.
+
+    The loss must be a function of the structure. With `on="trace"` it could depend on the order of choice as well: such
+    a loss needs `TraceREINFORCE`, here its gradient would be biased.
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 4, requires_grad=True)
@@ -93,9 +97,9 @@ class StructureREINFORCE(ScoreEstimator):
         return True
 
     def draw(self, dist, generator):
-        value = dist.sample((self.samples,), generator=generator)
+        trace = dist.sample_trace((self.samples,), generator=generator)
         try:
-            return value.clone(), dist.log_prob(value)  # whose backward may need the value unchanged
+            return trace, dist.log_prob(trace.value)
         except (NotImplementedError, ValueError) as reason:  # ValueError: it is tractable, but not at this size
             message = f"StructureREINFORCE needs log_prob of the structure; take TraceREINFORCE instead. ({reason})"
             raise type(reason)(message) from None

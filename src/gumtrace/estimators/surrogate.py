@@ -62,9 +62,8 @@ class SurrogateREINFORCE(Estimator):
         if self.training:  # the surrogate must not store tensors of a transform
             refuse_transforms("SurrogateREINFORCE", ", or freeze the surrogate by eval()")
         trace = dist.sample_trace((self.samples,), generator=generator)
-        value = trace.value
-        entries = _entries(dist, value)
-        loss = self.evaluate(dist, objective, value.clone())  # a copy, which the objective may write into
+        entries = _entries(dist, trace.value)
+        loss = self.evaluate(dist, objective, trace)
         more = dist.sample_trace((self.extra,), generator=generator)
         with torch.no_grad():
             left = loss - self.surrogate(entries, context)

@@ -2,6 +2,7 @@
 validation. `Description` has what differs."""
 
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -241,6 +242,12 @@ class Structure(Description):
             links[i, : len(link)] = torch.tensor(link, dtype=torch.int32)
         winners, links = winners.reshape(*shape, geometry.winner_slots), links.reshape(*shape, geometry.link_slots)
         return Trace(self._layout, winners.to(device), links.to(device), self._owner)
+
+    def _stack_traces(self, traces: Sequence[Trace], batch_shape: torch.Size) -> Trace:
+        """Traces (n, ...) of the items of a batch, one after the other, as traces (n, *batch, ...)."""
+        rows = zip(*((trace.choices, trace.links) for trace in traces), strict=True)
+        choices, links = (torch.stack(x, 1).reshape(len(x[0]), *batch_shape, *x[0].shape[1:]) for x in rows)
+        return Trace(traces[0].layout, choices, links, self._owner)
 
     # Validation ------------------------------------------------------------------------------------
 

@@ -4,12 +4,14 @@ batch.
 stop, split, map, combine:  the user's
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gumtrace.kernels import ops
 from gumtrace.kernels.geometry import ATTEMPTS, NOT_A_NUMBER, recursion
@@ -218,6 +220,20 @@ class Custom(Structure):
     def _racing_keys(self) -> set[int]:
         """Of an unbatched item."""
         return set(self.racing.flatten().nonzero().flatten().tolist())
+
+    def _stack_traces(self, traces: Sequence[Trace], batch_shape: torch.Size) -> Trace:
+        """Of items whose runs differ in their numbers of decisions and groups."""
+        keys = self._layout.geometry.keys
+        counts = [(trace.links.shape[-1] - keys) // 2 for trace in traces]
+        groups, decisions = max(counts), max(trace.choices.shape[-1] for trace in traces)
+        layout = replace(self._layout, geometry=recursion(keys, decisions, groups))
+        padded = []
+        for trace, count in zip(traces, counts, strict=True):
+            of_key, *others = trace.links.split([keys, count, count], -1)
+            links = torch.cat([of_key, *(pad(part, (0, groups - count), value=-1) for part in others)], -1)
+            choices = pad(trace.choices, (0, decisions - trace.choices.shape[-1]), value=-1)
+            padded.append(Trace(layout, choices, links))
+        return super()._stack_traces(padded, batch_shape)
 
     def _is_complete(self, trace: Trace):
         raise ValueError("Custom: only the algorithm knows which runs are possible when other keys race")

@@ -1,5 +1,6 @@
 """Several structures for one loss: `torch.distributions.Independent` of a structure, as estimators take it."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import product
 from typing import Any, cast
@@ -129,6 +130,9 @@ class Joint(Independent):
 
     def conditional(self, trace: Trace, *, generator: torch.Generator | None = None) -> Tensor:
         return self.base_dist.conditional(trace, generator=generator)
+
+    def _stack_traces(self, traces: Sequence[Trace], batch_shape: torch.Size) -> Trace:
+        return self.base_dist._stack_traces(traces, batch_shape)
 
     def decision_log_totals(self, trace: Trace) -> Tensor:
         return self.base_dist.decision_log_totals(trace)
