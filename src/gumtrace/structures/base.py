@@ -43,7 +43,8 @@ class Structure(Description):
         checks.logits(name, logits, event_dim)
         self.logits = logits
         self._key_dim = event_dim
-        batch_shape, key_shape = logits.shape[: logits.dim() - event_dim], logits.shape[logits.dim() - event_dim :]
+        shape = torch.Size(logits.shape)  # of some subclasses of Tensor, a tuple
+        batch_shape, key_shape = shape[: len(shape) - event_dim], shape[len(shape) - event_dim :]
         x = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
         self._validate_args = type(self)._validate_args if validate_args is None else validate_args
         self._lengths = checks.lengths(name, lengths, logits, batch_shape, self._max_length(key_shape), self._may_sync)
@@ -205,15 +206,25 @@ class Structure(Description):
         return density.flatten(-self._key_dim).sum(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log P(X) of the structure, sample + batch, exact.
+        """log P(X) of the structure, exact. Values broadcast against the batch, as in torch.distributions: the result
+        has the shape of both, sample + batch.
 
         A NotImplementedError where no sum over its traces is known (`Arborescence`, `Custom`, graphs given by their
         edges), a ValueError where the sum would take too long (more than 20 edges or rows); both name another way.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__}: the probability of a structure sums over all its traces and is intractable here; "
-            "use trace_log_prob (T-REINFORCE needs no more), or enumerate_traces for small sizes"
-        )
+        name = type(self).__name__
+        if not self.has_log_prob:
+            raise NotImplementedError(
+                f"{name}: the probability of a structure sums over all its traces and is intractable here; "
+                "use trace_log_prob (T-REINFORCE needs no more), or enumerate_traces for small sizes"
+            )
+        checks.ends_in(name, "a value", value.shape, self.event_shape)
+        shape = checks.broadcast(name, "values", value.shape[: value.dim() - len(self.event_shape)], self.batch_shape)
+        value = value.expand(shape + self.event_shape)
+        at = self if shape[len(shape) - len(self.batch_shape) :] == self.batch_shape else self.expand(shape)
+        if self._validate_args:
+            at._validate_sample(value)
+        return at._value_log_prob(value)
 
     @property
     def racing(self) -> Tensor:
@@ -278,7 +289,7 @@ class Structure(Description):
 
     def _check_noise(self, noise: Tensor) -> torch.Size:
         checks.ends_in(type(self).__name__, "noise", noise.shape, self.batch_shape + self.key_shape)
-        return noise.shape[: noise.dim() - len(self.key_shape)]
+        return torch.Size(noise.shape)[: noise.dim() - len(self.key_shape)]
 
     def _check_trace(self, trace: Trace) -> None:
         if not isinstance(trace, Trace):
@@ -297,12 +308,6 @@ class Structure(Description):
             if len(wrong) > 0:
                 where = checks.item_name(int(wrong[0]), self.batch_shape)
                 raise ValueError(f"{name}: the trace of {where} belongs to an item of another size")
-
-    def _check_value(self, value: Tensor) -> None:
-        """The shape always, for kernels trust it; the support if arguments are validated."""
-        checks.ends_in(type(self).__name__, "a value", value.shape, self.batch_shape + self.event_shape)
-        if self._validate_args:
-            self._validate_sample(value)
 
     def __repr__(self) -> str:
         shapes = f"batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)}"

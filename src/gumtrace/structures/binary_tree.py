@@ -61,9 +61,8 @@ class BinaryTree(Structure):
         (n,) = key_shape
         return Layout(type(self), geometry.binary_tree(n), key_shape, torch.long, _parents), None
 
-    def log_prob(self, value: Tensor) -> Tensor:
+    def _value_log_prob(self, value: Tensor) -> Tensor:
         """log P(X), the log-probability of the one trace that gives X."""
-        self._check_value(value)
         links = value.int()
         return self.trace_log_prob(Trace(self._layout, links[..., :0], links, self._owner))
 
@@ -102,7 +101,7 @@ class BinaryTreeSupport(Support):
 
     def check(self, value: Tensor) -> Tensor:
         n = value.shape[-1]
-        racing = self.racing.expand(value.shape)
+        racing, value = torch.broadcast_tensors(self.racing, value)
         plausible = ((value == -2) == ~racing).all(-1) & ((value >= -2) & (value < n)).all(-1)
         flat = torch.where(plausible[..., None], value, -2).reshape(plausible.numel(), n)
         shaped = torch.tensor([_in_order(row) for row in flat.tolist()], dtype=torch.bool, device=value.device)

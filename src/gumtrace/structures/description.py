@@ -124,6 +124,10 @@ class Description(Distribution):
         """Whether its links are numbers that the kernels can follow. A chain has none."""
         return True
 
+    def _value_log_prob(self, value: Tensor) -> Tensor:
+        """log P(X) of values sample + batch + event, where `has_log_prob`; -inf for those that cannot be."""
+        raise NotImplementedError
+
     # Comparisons -----------------------------------------------------------------------------------
 
     def mismatch(self, other: "Description") -> str | None:

@@ -69,9 +69,8 @@ class Matching(Structure):
             )
         return Layout(type(self), geometry.matching(n, m), key_shape, self.logits.dtype, indicator), None
 
-    def log_prob(self, value: Tensor) -> Tensor:
+    def _value_log_prob(self, value: Tensor) -> Tensor:
         """log P(X), summed over all orders in which its entries can be chosen: 2^n states."""
-        self._check_value(value)
         return matching_log_prob(*torch.broadcast_tensors(self._x, value))
 
     def _run_with(self, choose: Choose):

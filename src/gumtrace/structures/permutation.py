@@ -72,9 +72,8 @@ class Permutation(Structure):
         )
         return observed_trace(self, winners, self._decision_counts(), advice)
 
-    def log_prob(self, value: Tensor) -> Tensor:
+    def _value_log_prob(self, value: Tensor) -> Tensor:
         """log P(X), the log-probability of the one trace that gives X."""
-        self._check_value(value)
         d = value.shape[-1]
         order = ((value > 0.5) * torch.arange(d, device=value.device)).sum(-1) if self.matrix else value
         order = order.clamp(0, d - 1)  # (*S, d); kernels trust keys

@@ -163,9 +163,8 @@ class SpanningTree(Structure):
         racing = self._x.detach() > -torch.inf  # torch.compile does not trace super().racing
         return racing.triu(1)
 
-    def log_prob(self, value: Tensor) -> Tensor:
+    def _value_log_prob(self, value: Tensor) -> Tensor:
         """log P(X), summed over all orders in which its edges can be chosen: 2^edges states."""
-        self._check_value(value)
         log_prob = spanning_tree_log_prob(*torch.broadcast_tensors(self._x, value))
         whole = (value.triu(1) > 0.5).flatten(-2).sum(-1) == self.node_counts - self.components
         return torch.where(whole, log_prob, -torch.inf)

@@ -37,7 +37,6 @@ class SparseSpanningTree(SpanningTree):
     symmetric = False
     relaxations = ()
     story = None
-    log_prob = Structure.log_prob  # no sum over the traces is known
 
     def __init__(
         self,

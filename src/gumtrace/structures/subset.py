@@ -110,10 +110,9 @@ class Subset(Structure):
         advice = "has {seen} winners and k = {wanted}; for rankings of any length, k=(winners >= 0).sum(-1)"
         return observed_trace(self, winners, self.k, advice)
 
-    def log_prob(self, value: Tensor) -> Tensor:
+    def _value_log_prob(self, value: Tensor) -> Tensor:
         """log P(S), by quadrature over the time at which the last chosen key came in: exact to the precision of the
         dtype."""
-        self._check_value(value)
         x, chosen = torch.broadcast_tensors(self._x, value > 0.5)
         possible = ~(chosen & x.isneginf()).any(-1) & (chosen.sum(-1) == self.k)
         log_prob = subset_log_prob(x, chosen & ~x.isneginf(), self._layout.geometry.k)

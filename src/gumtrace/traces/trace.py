@@ -118,7 +118,7 @@ class Trace:
     @property
     def shape(self) -> torch.Size:
         """sample + batch."""
-        return self.links.shape[:-1]
+        return torch.Size(self.links.shape)[:-1]  # of some subclasses of Tensor, a tuple
 
     @property
     def device(self) -> torch.device:
