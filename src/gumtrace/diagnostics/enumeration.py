@@ -10,15 +10,12 @@ from torch.distributions import Distribution
 
 from gumtrace.estimators.losses import Objective, losses, objective_on
 from gumtrace.structures.base import Structure
+from gumtrace.structures.finite import TooManyTraces, group_by_value
 from gumtrace.structures.joint import as_structure
 from gumtrace.structures.replay import every_run
 from gumtrace.traces.trace import Trace
 
 MOST_TRACES = 50_000  # of a batch, where losses are enumerated: some seconds
-
-
-class TooManyTraces(ValueError):
-    """A distribution is too large to be enumerated."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +61,6 @@ def enumerate_values(dist: Distribution) -> Law:
     first, index = group_by_value(values)
     same = index[first][:, None] == index  # (values, traces)
     return Law(values[first], torch.where(same, traces.log_prob, -torch.inf).logsumexp(-1))
-
-
-def group_by_value(values: Tensor) -> tuple[Tensor, Tensor]:
-    """(traces, *event) -> where each different value is first, (values,), and which one each trace has, (traces,)."""
-    _, index = torch.unique(values.reshape(len(values), -1), dim=0, return_inverse=True)
-    count = int(index.max()) + 1
-    place = torch.arange(len(values), device=values.device)
-    first = place.new_full((count,), len(values)).scatter_reduce(0, index, place, "amin")
-    return first, index
 
 
 def enumerate_losses(

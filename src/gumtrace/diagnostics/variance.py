@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from gumtrace.diagnostics.enumeration import Objective, enumerate_losses, group_by_value
+from gumtrace.diagnostics.enumeration import Objective, enumerate_losses
 from gumtrace.structures.base import Structure
+from gumtrace.structures.finite import group_by_value
 from gumtrace.structures.joint import as_structure
 from gumtrace.traces.trace import Trace
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from gumtrace.kernels import geometry, ops
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
+from gumtrace.structures.edges import count_trees
 from gumtrace.structures.replay import Choose
 from gumtrace.structures.support import Support, binary, closure
 from gumtrace.structures.words import EdgeWords
@@ -128,6 +129,10 @@ class Arborescence(Structure):
                         links[s] = here
                     path = path[: -len(cycle)]
         return winners, links
+
+    def _count_values(self):
+        n = int(self.node_counts)
+        return count_trees(self.racing[:n, :n], self.root)
 
     def _infeasible_message(self) -> str:
         return "has a node that cannot be reached from the root"

@@ -2,7 +2,6 @@
 validation. `Description` has what differs."""
 
 import warnings
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -11,13 +10,12 @@ from gumtrace.kernels import ops
 from gumtrace.kernels.geometry import NOT_A_NUMBER, flatten_geometry
 from gumtrace.kernels.operators import is_traced
 from gumtrace.structures import checks
-from gumtrace.structures.description import Description
-from gumtrace.structures.replay import every_run
+from gumtrace.structures.finite import Finite
 from gumtrace.traces import formula
 from gumtrace.traces.trace import Trace, _Owner
 
 
-class Structure(Description):
+class Structure(Finite):
     """A random structure: the output of an algorithm that reads exponential noise through argmins only.
 
     Args common to all structures:
@@ -35,8 +33,6 @@ class Structure(Description):
     in what they return, then the batch shape, then the shape of a value or of the keys: "sample + batch + keys" below.
     With `generator=` the same draws come again.
     """
-
-    has_rsample = False
 
     def __init__(self, logits: Tensor, event_dim: int, mask=None, lengths=None, validate_args: bool | None = None):
         name = type(self).__name__
@@ -230,35 +226,6 @@ class Structure(Description):
     def racing(self) -> Tensor:
         """(*B, *keys) bool: the keys that race."""
         return self._x.detach() > -torch.inf
-
-    # Enumeration -----------------------------------------------------------------------------------
-
-    def enumerate_traces(self) -> Trace:
-        """Every trace of an unbatched distribution, stacked in the leading dimension. The number grows like a
-        factorial."""
-        if self.batch_shape:
-            raise ValueError(
-                f"{type(self).__name__}.enumerate_traces works on one item, this batch is {tuple(self.batch_shape)}"
-            )
-        runs = list(every_run(self._run_with))
-        return self._pack(runs, torch.Size([len(runs)]))
-
-    def _pack(self, runs: list, shape: torch.Size) -> Trace:
-        """The trace of runs of `_run_with`, sample + batch of them."""
-        geometry, device = self._layout.geometry, self._x.device
-        winners = torch.full((len(runs), geometry.winner_slots), -1, dtype=torch.int32)
-        links = torch.full((len(runs), geometry.link_slots), -1, dtype=torch.int32)
-        for i, (winner, link) in enumerate(runs):
-            winners[i, : len(winner)] = torch.tensor(winner, dtype=torch.int32)
-            links[i, : len(link)] = torch.tensor(link, dtype=torch.int32)
-        winners, links = winners.reshape(*shape, geometry.winner_slots), links.reshape(*shape, geometry.link_slots)
-        return Trace(self._layout, winners.to(device), links.to(device), self._owner)
-
-    def _stack_traces(self, traces: Sequence[Trace], batch_shape: torch.Size) -> Trace:
-        """Traces (n, ...) of the items of a batch, one after the other, as traces (n, *batch, ...)."""
-        rows = zip(*((trace.choices, trace.links) for trace in traces), strict=True)
-        choices, links = (torch.stack(x, 1).reshape(len(x[0]), *batch_shape, *x[0].shape[1:]) for x in rows)
-        return Trace(traces[0].layout, choices, links, self._owner)
 
     # Validation ------------------------------------------------------------------------------------
 

@@ -5,13 +5,14 @@ map:   the winners split their gaps      combine:  winners point to the winner w
 """
 
 from collections.abc import Sequence
+from math import comb
 
 import torch
 from torch import Tensor
 
 from gumtrace.kernels import geometry
 from gumtrace.structures.base import Structure
-from gumtrace.structures.replay import Choose
+from gumtrace.structures.replay import Choose, every_run
 from gumtrace.structures.support import Support
 from gumtrace.structures.words import Words
 from gumtrace.traces.trace import Layout, Trace
@@ -80,6 +81,14 @@ class BinaryTree(Structure):
                 at = tokens.index(node)
                 gaps += [(node, tokens[at + 1 :]), (node, tokens[:at])]
         return [], parents
+
+    def _run_a_value(self):
+        return every_run(self._run_with)
+
+    def _count_values(self):
+        """A Catalan number."""
+        n = int(self.racing.sum())
+        return comb(2 * n, n) // (n + 1)
 
 
 class BinaryTreeWords(Words):

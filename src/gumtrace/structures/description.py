@@ -1,6 +1,6 @@
 """The description of a structure: its own file overrides what differs, and no other module checks its type."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any, ClassVar, cast
 
@@ -96,6 +96,21 @@ class Description(Distribution):
         """Run the algorithm of an unbatched item with `choose` in place of the argmin; returns winners and links, or
         what its own `_pack` takes. For enumeration."""
         raise NotImplementedError
+
+    def _run_a_value(self) -> Iterator[Any] | None:
+        """Runs of an unbatched item that give each structure once, and None for those that led nowhere; None in place
+        of all of them if only the list of all runs is known."""
+        return None
+
+    def _count_values(self) -> int | None:
+        """How many structures an unbatched item has, where that is easily said."""
+        return None
+
+    def _items_are_alike(self) -> bool:
+        """Whether all items of the batch have the same structures: the same keys race, and all else is equal."""
+        racing = cast(Any, self).racing.reshape(self.batch_shape.numel(), -1)
+        sizes = [x.flatten() for name in self._per_item if (x := getattr(self, name)) is not None and x.dim() > 0]
+        return all(bool((x == x[:1]).all()) for x in (racing, *sizes))
 
     @property
     def _may_be_infeasible(self) -> bool:

@@ -1,5 +1,6 @@
 """What graphs have in common: the ends of their edges, the components of forests, and networkx."""
 
+import math
 from typing import Any
 
 import torch
@@ -44,6 +45,16 @@ def component_labels(edges: Tensor, nodes: int) -> Tensor:
             top = pointer.gather(-1, top)
     earliest = self.new_full(self.shape, nodes).scatter_reduce(-1, top, self, "amin").gather(-1, top)
     return ((earliest == self).cumsum(-1) - 1).gather(-1, earliest)
+
+
+def count_trees(adjacency: Tensor, root: int = 0) -> int:
+    """How many spanning trees directed away from the root a graph has, (n, n) numbers of edges u -> v; for a symmetric
+    matrix, how many spanning trees. By the matrix-tree theorem, in floating point."""
+    edges = adjacency.cpu().double()
+    edges.fill_diagonal_(0.0)
+    others = [v for v in range(len(edges)) if v != root]
+    log_count = (edges.sum(0).diag() - edges)[others][:, others].logdet().item()
+    return round(math.exp(min(log_count, 700.0)))
 
 
 def networkx_graph(trace: Trace, names: Any = None) -> Any:

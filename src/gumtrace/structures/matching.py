@@ -11,7 +11,7 @@ from gumtrace.kernels import geometry
 from gumtrace.structures.base import Structure
 from gumtrace.structures.edges import matrix_edges
 from gumtrace.structures.exact import matching_log_prob
-from gumtrace.structures.replay import Choose
+from gumtrace.structures.replay import Choose, every_set
 from gumtrace.structures.support import Support, binary
 from gumtrace.structures.words import Words
 from gumtrace.traces.trace import Layout, indicator
@@ -82,6 +82,9 @@ class Matching(Structure):
             row, col = divmod(winners[-1], m)
             racing = [key for key in racing if key // m != row and key % m != col]
         return winners, []
+
+    def _run_a_value(self):
+        return every_set(self._run_with)
 
     def _relax(self, scores, kind):
         from gumtrace.relaxations.sinkhorn import sinkhorn

@@ -4,13 +4,15 @@ stop:  no key is left            split:  one race of all keys left
 map:   the winner leaves         combine:  the winners in order
 """
 
+from math import factorial
+
 import torch
 from torch import Tensor
 
 from gumtrace.kernels import geometry
 from gumtrace.structures.base import Structure
 from gumtrace.structures.observed import observed_trace
-from gumtrace.structures.replay import Choose
+from gumtrace.structures.replay import Choose, every_run
 from gumtrace.structures.support import Support, binary
 from gumtrace.traces.trace import Layout, Trace
 
@@ -94,6 +96,12 @@ class Permutation(Structure):
             winners.append(choose(racing))
             racing = [key for key in racing if key != winners[-1]]
         return winners, []
+
+    def _run_a_value(self):
+        return every_run(self._run_with)
+
+    def _count_values(self):
+        return factorial(int(self.racing.sum()))
 
     def _check_relaxable(self):
         if not self.matrix:

@@ -13,9 +13,9 @@ from torch import Tensor
 from gumtrace.kernels import geometry
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
-from gumtrace.structures.edges import component_labels, matrix_edges
+from gumtrace.structures.edges import component_labels, count_trees, matrix_edges
 from gumtrace.structures.exact import spanning_tree_log_prob
-from gumtrace.structures.replay import Choose
+from gumtrace.structures.replay import Choose, every_set
 from gumtrace.structures.support import Support, binary, count, part_count
 from gumtrace.structures.words import EdgeWords
 from gumtrace.traces.trace import Layout, indicator
@@ -184,6 +184,19 @@ class SpanningTree(Structure):
             part = [u if p == v else p for p in part]
             racing = [key for key in racing if part[ends[key][0]] != part[ends[key][1]]]
         return winners, []
+
+    def _run_a_value(self):
+        return every_set(self._run_with)
+
+    def _count_values(self):
+        if self.components > 1:
+            return None
+        n = int(self.node_counts)
+        adjacency = torch.zeros(n, n)
+        ends = torch.tensor([self._ends(key) for key in self.racing.flatten().nonzero().flatten().tolist()])
+        u, v = ends.reshape(-1, 2).long().T
+        adjacency.index_put_((u, v), torch.ones(len(u)), accumulate=True)  # edges may be parallel
+        return count_trees(adjacency + adjacency.T)
 
     def _ends(self, key: int) -> tuple[int, int]:
         return divmod(key, self.key_shape[0])

@@ -4,6 +4,9 @@ stop:  k keys were chosen        split:  one race of all keys left
 map:   the winner leaves         combine:  the set of winners
 """
 
+from itertools import combinations
+from math import comb
+
 import torch
 from torch import Tensor
 
@@ -128,6 +131,13 @@ class Subset(Structure):
             winners.append(choose(racing))
             racing = [key for key in racing if key != winners[-1]]
         return winners, []
+
+    def _run_a_value(self):
+        racing = self.racing.nonzero().flatten().tolist()
+        return ((winners, []) for winners in combinations(racing, int(self.k)))
+
+    def _count_values(self):
+        return comb(int(self.racing.sum()), int(self.k))
 
     def _infeasible_message(self) -> str:
         return "has fewer than k keys that race"
