@@ -173,3 +173,23 @@ def test_an_edge_index_goes_in_and_out():
     assert out.shape == (4, 2, 2)
     allowed = {tuple(pair) for pair in once.T.tolist()}
     assert all(tuple(pair) in allowed for one in out for pair in one.T.tolist())
+
+
+def test_several_graphs_in_a_batch():
+    """Nodes are numbered within each graph; smaller graphs end in -1."""
+    triangle, path = torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
+    d = gt.SpanningTree.from_edges([torch.zeros(3), torch.zeros(4)], [triangle, path], [3, 5], components=2)
+    trace = d.sample_trace((20,), generator=seeded())
+    edges, labels = trace.edges(), trace.labels()
+    assert edges.shape == (20, 2, 2, 3)
+    assert labels.shape == (20, 2, 5)
+    assert (labels[:, 0, 3:] == -1).all()
+    assert (labels.amax(-1) == 1).all()
+    for sample in range(20):
+        for graph, (of_graph, nodes) in enumerate(((triangle, 3), (path, 5))):
+            one = trace[sample, graph]
+            allowed = {tuple(pair) for pair in of_graph.T.tolist()}
+            assert set(listed(edges[sample, graph])) <= allowed
+            assert len(one.to_networkx()) == nodes
+            value = [tuple(of_graph[:, key].tolist()) for key in one.value[: of_graph.shape[1]].nonzero().flatten()]
+            assert sorted(value) == sorted(listed(one.edges()))

@@ -180,3 +180,37 @@ def test_half_precision():
     d = gt.Subset(torch.tensor([0.0, 1.0, 2.0], dtype=torch.bfloat16), 2)
     assert d.entropy().dtype == torch.float32
     assert d.mean.sum().item() == pytest.approx(2.0)
+
+
+def test_several_graphs_in_a_batch():
+    """Items that have graphs, and so trees, of their own."""
+    triangle, square = torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    d = gt.SpanningTree.from_edges([torch.zeros(3), torch.zeros(4)], [triangle, square], [3, 4])
+    torch.testing.assert_close(d.entropy().exp(), torch.tensor([3.0, 4.0]))
+    torch.testing.assert_close(d.mean, torch.tensor([[2 / 3, 2 / 3, 2 / 3, 0.0], [3 / 4] * 4]))
+    torch.testing.assert_close(torch.distributions.kl_divergence(d, d), torch.zeros(2))
+    assert [len(item.enumerate_support()) for item in items(d)] == [3, 4]
+    with pytest.raises(ValueError, match="items of the batch have different structures"):
+        d.enumerate_support()
+
+
+def test_an_algorithm_for_each_item():
+    class First:
+        def __init__(self, keys):
+            self.keys = keys
+
+        def start(self):
+            return range(self.keys), None
+
+        def stop(self, K, R):
+            return not K
+
+        def split(self, K, R):
+            return [K]
+
+        def map(self, K, R, winners):
+            return [], None
+
+    d = gt.Custom(torch.zeros(2, 4), [First(4), First(2)], event_dim=1)
+    torch.testing.assert_close(d.entropy().exp(), torch.tensor([4.0, 2.0]))
+    torch.testing.assert_close(d.mean, torch.tensor([[0.25] * 4, [0.5, 0.5, 0.0, 0.0]]))

@@ -101,6 +101,13 @@ class BatchedSpanningTree(SparseSpanningTree):
     def words(cls, trace, names=None):
         return BatchedSpanningTreeWords(trace, names)
 
+    @classmethod
+    def edges_of(cls, trace):
+        winners = trace.winners[..., None, :]  # (*S, 1, decisions)
+        ends = trace.layout.geometry.edges.to(trace.device).long()[trace.links[..., 0].long()]  # (*S, 2, E + 1)
+        ends = ends.gather(-1, winners.clamp(min=0).expand(*trace.shape, 2, -1))
+        return torch.where(winners >= 0, ends, -1)
+
     def _trace_layout(self, key_shape):
         nodes = self._graph_nodes[:, None, None].expand(-1, 2, 1)  # behind the edges
         edges = torch.cat([self._graph_ends, nodes], -1).to("cpu", torch.int32).contiguous()

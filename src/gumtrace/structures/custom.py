@@ -224,13 +224,14 @@ class Custom(Structure):
     def _stack_traces(self, traces: Sequence[Trace], batch_shape: torch.Size) -> Trace:
         """Of items whose runs differ in their numbers of decisions and groups."""
         keys = self._layout.geometry.keys
-        counts = [(trace.links.shape[-1] - keys) // 2 for trace in traces]
+        counts = [(trace.links.shape[-1] - keys - 1) // 2 for trace in traces]
         groups, decisions = max(counts), max(trace.choices.shape[-1] for trace in traces)
         layout = replace(self._layout, geometry=recursion(keys, decisions, groups))
         padded = []
         for trace, count in zip(traces, counts, strict=True):
-            of_key, *others = trace.links.split([keys, count, count], -1)
-            links = torch.cat([of_key, *(pad(part, (0, groups - count), value=-1) for part in others)], -1)
+            of_key, *of_groups, number = trace.links.split([keys, count, count, 1], -1)
+            of_groups = [pad(part, (0, groups - count), value=-1) for part in of_groups]
+            links = torch.cat([of_key, *of_groups, number], -1)
             choices = pad(trace.choices, (0, decisions - trace.choices.shape[-1]), value=-1)
             padded.append(Trace(layout, choices, links))
         return super()._stack_traces(padded, batch_shape)
