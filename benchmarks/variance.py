@@ -97,7 +97,8 @@ def variants(
     cls: type[E.Estimator], s: Settings, entries: int, modules: dict[str, Callable[[], nn.Module]]
 ) -> Iterator[tuple[str, Callable[[], E.Estimator]]]:
     """The rows of an estimator: one, or one for each surrogate that it can have."""
-    settings = {**asdict(s), "samples": round(s.calls / cls.calls_per_sample)}
+    samples = round(s.calls / cls.calls_per_sample)
+    settings = {**asdict(s), "samples": samples, "leave_one_out": samples > 1}
     if "surrogate" not in cls.settings():
         yield cls.label, partial(cls.from_settings, settings, **modules)
         return

@@ -132,7 +132,7 @@ def test_one_name_has_one_meaning(name):
 
 def test_repr():
     assert repr(E.TraceREINFORCE()) == "TraceREINFORCE(samples=4, leave_one_out=True)"
-    rebar = "REBAR(samples=1, leave_one_out=False, temperature=0.5, kind=None, scale=1.3, learn_temperature=True)"
+    rebar = "REBAR(samples=4, leave_one_out=True, temperature=0.5, kind=None, scale=1, learn_temperature=True)"
     assert repr(E.REBAR()) == rebar
     assert repr(E.SurrogateREINFORCE(extra=9)).splitlines()[1].strip() == "samples=4, extra=9"
 
@@ -146,9 +146,9 @@ def test_repr_shows_what_was_learned():
 
 
 @EVERY
-def test_score_estimators_have_four_samples_by_default(name):
+def test_estimators_with_a_score_have_four_samples_by_default(name):
     cls = E.ESTIMATORS[name]
-    assert cls.settings()["samples"] == (4 if name.endswith("REINFORCE") else 1)
+    assert cls.settings()["samples"] == (4 if cls.unbiased else 1)
 
 
 @EVERY

@@ -45,7 +45,9 @@ def test_relax_with_a_matrix_critic(name):
 
 @pytest.mark.parametrize("kind", ["expfamily", "euclidean", "categorical", "binary"])
 def test_rebar_with_every_subset_relaxation(kind):
-    assert unbiased(E.REBAR(kind=kind, temperature=0.7).double().requires_grad_(False), "subset-masked", 3000)
+    assert unbiased(
+        E.REBAR(kind=kind, temperature=0.7, samples=1).double().requires_grad_(False), "subset-masked", 3000
+    )
 
 
 @KS

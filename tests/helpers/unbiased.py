@@ -47,6 +47,7 @@ def critic_for(dist):
 def make(name, dist, **settings):
     """The estimator of that name, with a critic for this structure, in double precision."""
     settings = {"samples": 3, "extra": 4, "draws": 2, **settings}
+    settings.setdefault("leave_one_out", settings["samples"] > 1)  # one sample on purpose
     return E.ESTIMATORS[name].from_settings(settings, critic=lambda: critic_for(dist)).double()
 
 

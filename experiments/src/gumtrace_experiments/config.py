@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from gumtrace.estimators import ESTIMATORS, Estimator
+from gumtrace.estimators.control import ControlVariate
 
 if TYPE_CHECKING:
     EstimatorName = str
@@ -26,7 +27,7 @@ class Config:
     """Objective calls per iteration, N: the same for every estimator, up to rounding to whole items."""
     samples: int = 0
     """Structures per item, K. Where each of them is a call, a batch has N / K items; with REBAR, which makes three
-    calls per structure, N / 3K. 0: the estimator's default, 1 or 4."""
+    calls per structure, N / 3K. 0: 4 for score estimators, 1 for the others, as papers have them."""
     temperature: float = 1.0
     """Temperature of relaxed structures; for REBAR, the initial one unless it is fixed."""
     learn_temperature: bool = True
@@ -100,7 +101,8 @@ class Config:
     @property
     def k(self) -> int:
         """Structures for each item."""
-        return self.samples or self.estimator_type.settings()["samples"]
+        alone = issubclass(self.estimator_type, ControlVariate)  # its control variate is all the baseline it has
+        return self.samples or (1 if alone else self.estimator_type.settings()["samples"])
 
     @property
     def calls_per_item(self) -> int:

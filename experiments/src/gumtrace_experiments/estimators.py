@@ -22,7 +22,8 @@ def build_estimator(config: Config, critic: Make | None = None, surrogate: Make 
     if critic is None and "critic" in cls.settings():
         raise ValueError(f"{config.estimator} needs a critic, which this experiment does not provide")
     modules = {name: make for name, make in (("critic", critic), ("surrogate", surrogate)) if make is not None}
-    return cls.from_settings({**vars(config), "samples": config.k}, **modules)
+    settings = {**vars(config), "samples": config.k, "leave_one_out": config.k > 1}  # one sample is the config's choice
+    return cls.from_settings(settings, **modules)
 
 
 def suggest_estimator(

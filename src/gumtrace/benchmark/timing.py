@@ -125,7 +125,7 @@ def steps(instance: Instance) -> Calls:
         log_prob_backward,
         lambda: d.conditional(trace),
         t_step,
-        update(TraceREINFORCE(samples=1)),
+        update(TraceREINFORCE(samples=1, leave_one_out=False)),
     )
     found: Calls = {"copy": lambda: copied.copy_(logits), **dict(zip(STEPS, calls, strict=True))}
     if has_relaxation(d):

@@ -20,9 +20,10 @@ _FAR = 2.0**60  # bound of the noise that a critic gets: a logit as low as its d
 
 
 class ControlVariate(Estimator):
-    """The formula, for any c. With K > 1 samples, each residual L - c(G̃) is compared with those of the others."""
+    """The formula, for any c. With K > 1 samples, each residual L - c(G̃) is compared with those of the others: until c
+    has learned it, a constant in the loss would be noise in the gradient."""
 
-    def __init__(self, *, samples: int = 1, leave_one_out: bool | None = None):
+    def __init__(self, *, samples: int = 4, leave_one_out: bool | None = None):
         super().__init__(samples=samples)
         self.leave_one_out = checked_leave_one_out(type(self).__name__, samples, leave_one_out)
         self.scale: Tensor | float = 1.0
@@ -95,7 +96,7 @@ class RELAX(ControlVariate):
 
     label = "RELAX"
 
-    def __init__(self, critic: nn.Module, *, samples: int = 1, leave_one_out: bool | None = None):
+    def __init__(self, critic: nn.Module, *, samples: int = 4, leave_one_out: bool | None = None):
         super().__init__(samples=samples, leave_one_out=leave_one_out)
         if not callable(critic):
             raise TypeError(f"RELAX: the critic must be a module, got {critic!r}")
@@ -142,7 +143,7 @@ class REBAR(ControlVariate):
     def __init__(
         self,
         *,
-        samples: int = 1,
+        samples: int = 4,
         leave_one_out: bool | None = None,
         temperature: float = 0.5,
         kind: str | None = None,

@@ -4,6 +4,8 @@ Each is the conditional mean of the one before, given less of the run, so the va
 E- ≥ T- ≥ X-REINFORCE.
 """
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -17,11 +19,18 @@ class ScoreEstimator(Estimator):
 
     Args:
         samples: K, runs for each item.
-        leave_one_out: subtract b; by default whenever K > 1.
+        leave_one_out: subtract b; by default whenever K > 1. Without b a constant in the loss is noise in the gradient:
+            `samples=1` warns, unless `leave_one_out=False` says that this is meant.
     """
 
     def __init__(self, *, samples: int = 4, leave_one_out: bool | None = None):
         super().__init__(samples=samples)
+        if samples == 1 and leave_one_out is None:
+            warnings.warn(
+                f"{type(self).__name__}: one sample has no others to compare its loss with, so any constant in the "
+                "loss is noise in the gradient; take samples=2 or more, or leave_one_out=False if this is meant",
+                stacklevel=3,
+            )
         self.leave_one_out = checked_leave_one_out(type(self).__name__, samples, leave_one_out)
 
     def draw(self, dist: Structure, generator: torch.Generator | None) -> tuple[Trace, Tensor]:

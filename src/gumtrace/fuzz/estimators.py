@@ -105,6 +105,7 @@ def _code(case: Case, name: str, samples: int) -> str:
     settings = {
         "critic": f"E.{critic}(size={size}, hidden=8).double()",
         "samples": samples,
+        "leave_one_out": samples > 1,
         "extra": 16,
         "draws": 3,
     }

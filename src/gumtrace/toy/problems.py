@@ -107,5 +107,6 @@ def _build(cls: type[Estimator], p: Problem, samples: int) -> Estimator:
     def surrogate() -> nn.Module:
         return (PairwiseSurrogate if p.entries <= _PAIRWISE else LinearSurrogate)(forget=1.0)
 
-    settings = {"samples": max(samples // cls.calls_per_sample, 1), "draws": 4, "extra": 512}
+    runs = max(samples // cls.calls_per_sample, 1)
+    settings = {"samples": runs, "leave_one_out": runs > 1, "draws": 4, "extra": 512}
     return cls.from_settings(settings, critic=critic, surrogate=surrogate)
