@@ -91,7 +91,6 @@ def test_subsets_are_counted_not_their_traces():
     """3,432 subsets of 7 of 14 keys, which have 17 million traces."""
     d = gt.Subset(torch.randn(14, generator=seeded()), 7)
     assert d.enumerate_support().shape == (3432, 14)
-    assert d.mean.sum().item() == pytest.approx(7)
     uniform = gt.Subset(torch.zeros(14), 7)
     assert uniform.entropy().item() == pytest.approx(math.log(3432))
 

@@ -36,7 +36,7 @@ def subset_log_prob(logits: Tensor, chosen: Tensor, most: int) -> Tensor:
     e^f is entire, log-concave and light-tailed, so the trapezoidal rule converges exponentially. Costs O(d + points·k)
     an item. Memory holds one CHUNK: the backward computes longer sums again.
     """
-    x, racing = _precise(logits, ~chosen)
+    x, racing = precise(logits, ~chosen)
     log_zero = LOG_ZERO[x.dtype]
     log_rest = torch.where(chosen, log_zero, x).logsumexp(-1, keepdim=True)  # (*B, 1)
     k = chosen.sum(-1, keepdim=True, dtype=x.dtype)  # (*B, 1)
@@ -87,7 +87,7 @@ def spanning_tree_log_prob(logits: Tensor, value: Tensor) -> Tensor:
     return _sum_over_orders("SpanningTree", logits[..., u, v], value[..., u, v], totals)
 
 
-def _precise(logits: Tensor, zero: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def precise(logits: Tensor, zero: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Logits in the working precision, LOG_ZERO for the keys that do not race, and the mask of those that do. None that
     races is as low as LOG_ZERO.
 
@@ -148,7 +148,7 @@ def _sum_over_orders(name: str, logits: Tensor, value: Tensor, totals: Callable[
     (G,).
     """
     batch_shape = torch.Size(logits.shape[:-1])  # some subclasses of tensors have a plain tuple
-    x = _precise(logits)[0].reshape(batch_shape.numel(), logits.shape[-1])  # (N, K)
+    x = precise(logits)[0].reshape(batch_shape.numel(), logits.shape[-1])  # (N, K)
     chosen = value.reshape(x.shape) > 0.5
     size = chosen.sum(-1)
     sizes = [int(m) for m in size.unique()]  # tolist() refuses some subclasses of tensors

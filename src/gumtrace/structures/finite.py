@@ -23,6 +23,7 @@ NO_MEAN = (
     "{}: values are numbers of keys, of which a mean says nothing; enumerate_support and log_prob give probabilities, "
     "and Permutation(matrix=True) has a mean"
 )
+MEAN_ADVICE = "estimate it by samples: dist.sample((1000,)).mean(0)"
 ENTROPY_ADVICE = (
     "gumtrace.divergences.structure_entropy estimates it where there is a log_prob, and trace_entropy a number that is "
     "not below it"
@@ -106,7 +107,7 @@ class Finite(Description):
             raise NotImplementedError(NO_MEAN.format(name))
 
         def moment(dist: "Structure") -> Tensor:
-            values, log_prob = law(name, dist, "estimate it by samples: dist.sample((1000,)).mean(0)")
+            values, log_prob = law(name, dist, MEAN_ADVICE)
             if not values.is_floating_point():
                 raise NotImplementedError(NO_MEAN.format(name))
             values = values.to(log_prob.dtype).reshape(len(values), *[1] * len(dist.batch_shape), *dist.event_shape)

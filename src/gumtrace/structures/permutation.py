@@ -12,6 +12,7 @@ from torch import Tensor
 from gumtrace.kernels import geometry
 from gumtrace.structures.base import Structure
 from gumtrace.structures.observed import observed_trace
+from gumtrace.structures.ranks import place_probs
 from gumtrace.structures.replay import Choose, every_run
 from gumtrace.structures.support import Support, binary
 from gumtrace.traces.trace import Layout, Trace
@@ -85,6 +86,27 @@ class Permutation(Structure):
         winners = torch.empty_like(order).scatter(-1, position, order)  # the racing ones first
         winners = torch.where(torch.arange(order.shape[-1], device=order.device) < count, winners, -1).int()
         return self.trace_log_prob(Trace(self._layout, winners, winners[..., :0], self._owner))
+
+    @property
+    def mean(self) -> Tensor:
+        """(*B, d, d) of matrices: the probability of each key (column) in each place (row), exact by quadrature over
+        the time at which it arrives.
+
+        >>> Permutation(torch.tensor([1.0, 1.0, 2.0]).log(), matrix=True).mean
+        tensor([[0.2500, 0.2500, 0.5000],
+                [0.3333, 0.3333, 0.3333],
+                [0.4167, 0.4167, 0.1667]])
+        """
+        if not self.matrix:
+            return super().mean
+        racing = self.racing
+        probs = place_probs("Permutation.mean", self._x, self.key_shape[0]).mT  # (*B, places, keys)
+        place = (racing.cumsum(-1) - 1).clamp(min=0)  # of each row; those of keys that do not race are none
+        return torch.where(racing[..., None], probs.gather(-2, place[..., None].expand(probs.shape)), 0.0)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.mean * (1 - self.mean) if self.matrix else super().variance
 
     def _decision_counts(self) -> Tensor:
         return self.racing.sum(-1)

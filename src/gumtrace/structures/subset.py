@@ -15,6 +15,7 @@ from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.exact import subset_log_prob
 from gumtrace.structures.observed import observed_trace
+from gumtrace.structures.ranks import place_probs
 from gumtrace.structures.replay import Choose
 from gumtrace.structures.support import Support, binary, count
 from gumtrace.traces.trace import Layout, Trace, indicator
@@ -120,6 +121,21 @@ class Subset(Structure):
         possible = ~(chosen & x.isneginf()).any(-1) & (chosen.sum(-1) == self.k)
         log_prob = subset_log_prob(x, chosen & ~x.isneginf(), self._layout.geometry.k)
         return torch.where(possible, log_prob, -torch.inf)
+
+    @property
+    def mean(self) -> Tensor:
+        """(*B, d): the probability that a key is chosen, exact by quadrature over the time at which it arrives.
+
+        >>> Subset(torch.tensor([1.0, 1.0, 2.0, 0.0]).log(), 2).mean
+        tensor([0.5833, 0.5833, 0.8333, 0.0000])
+        """
+        probs = place_probs("Subset.mean", self._x, self._layout.geometry.k)  # (*B, d, most)
+        chosen = torch.arange(probs.shape[-1], device=probs.device) < self.k[..., None]
+        return (probs * chosen[..., None, :]).sum(-1)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.mean * (1 - self.mean)
 
     def _decision_counts(self) -> Tensor:
         return self.k
