@@ -108,6 +108,8 @@ def test_settings_are_keywords(name):
     critic = [critic_for(gt.Subset(torch.zeros(4), 2))] * ("critic" in kinds)
     with pytest.raises(TypeError, match=rf"{name}: settings are keywords \(samples=.*\), got 4 by position"):
         cls(*critic, 4)
+    with pytest.raises(TypeError, match=rf"{name}: settings are keywords \(samples=.*\), got n_samples="):
+        cls(*critic, n_samples=4)
 
 
 def test_a_critic_must_be_callable():

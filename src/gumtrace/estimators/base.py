@@ -20,16 +20,19 @@ from gumtrace.traces.trace import Trace
 
 
 def _with_keywords(init: Callable[..., None]) -> Callable[..., None]:
-    """The constructor, which names its settings in the error if one is passed by position."""
+    """The constructor, which names its settings in the error if one is passed by position or has another name."""
     names = list(inspect.signature(init).parameters.values())[1:]
     positional = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in names)
+    known = {p.name for p in names}
+    keywords = ", ".join(f"{p.name}=" for p in names if p.kind is p.KEYWORD_ONLY)
 
     @functools.wraps(init)
     def checked(self: "Estimator", *args: Any, **settings: Any) -> None:
         if len(args) > positional:
-            keywords = ", ".join(f"{p.name}=" for p in names if p.kind is p.KEYWORD_ONLY)
             wrong = f"got {args[positional]!r} by position"
             raise TypeError(f"{type(self).__name__}: settings are keywords ({keywords}), {wrong}")
+        if unknown := [name for name in settings if name not in known]:
+            raise TypeError(f"{type(self).__name__}: settings are keywords ({keywords}), got {unknown[0]}=")
         init(self, *args, **settings)
 
     return checked
