@@ -17,15 +17,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "first_result.json"
-STRUCTURES = (
-    "Subset",
-    "Permutation",
-    "Matching",
-    "SpanningTree",
-    "SpanningTree.from_edges",
-    "Arborescence",
-    "BinaryTree",
-)
 AT_ONCE = 4
 
 
@@ -65,13 +56,14 @@ def finished(process: subprocess.Popen) -> dict[str, float]:
 def main() -> None:
     sys.path.insert(0, str(ROOT / "src"))
     from gumtrace.benchmark import machine
+    from gumtrace.cli.warm_up import NAMES
 
     records = []
     with tempfile.TemporaryDirectory() as folder:
         library, cache = Path(folder) / "src", Path(folder) / "cache"
         shutil.copytree(ROOT / "src", library, ignore=shutil.ignore_patterns("__pycache__"))
         compileall.compile_dir(library, quiet=1)  # as pip does
-        for structure in STRUCTURES:
+        for structure in NAMES:
             shutil.rmtree(cache, ignore_errors=True)
             cold = finished(start(structure, library, cache))
             warm = finished(start(structure, library, cache))

@@ -181,3 +181,11 @@ def test_refusals_name_what_to_call():
         kl_divergence(gt.Subset(torch.zeros(3), 1), gt.Subset(torch.zeros(3), 2))
     with pytest.raises(ValueError, match="structure_kl: samples"):
         divergences.structure_kl(big, big, 0)
+
+
+@pytest.mark.parametrize("name", ["trace_kl", "structure_kl", "noise_kl"])
+@pytest.mark.parametrize("shapes", [((3,), (1,)), ((), (3,)), ((2, 1), (3,))])
+def test_batches_broadcast_both_ways(name, shapes):
+    """As those of torch.distributions.kl_divergence."""
+    p, q = (gt.Subset(torch.randn(*shape, 4, generator=seeded()), 2) for shape in shapes)
+    assert getattr(divergences, name)(p, q).shape == torch.broadcast_shapes(*shapes)

@@ -239,7 +239,12 @@ def _alike(name: str, p: Distribution, q: Distribution) -> tuple[Structure, Stru
         raise ValueError(f"{name}: {p} and {q} differ in which of their structures make an item")
     if (reason := p_base.mismatch(q_base)) is not None:
         raise ValueError(f"{name}: {reason}")
-    return p_base, q_base, dims
+    shape = torch.broadcast_shapes(p_base.batch_shape, q_base.batch_shape)
+    return _expanded(p_base, shape), _expanded(q_base, shape), dims
+
+
+def _expanded(dist: Structure, shape: torch.Size) -> Structure:
+    return dist if dist.batch_shape == shape else dist.expand(shape)
 
 
 def _add(each: Tensor, dims: int) -> Tensor:

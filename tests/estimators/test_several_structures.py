@@ -341,3 +341,9 @@ def test_mapped_by_torch_func():
 
     grads = torch.func.vmap(torch.func.grad(loss), randomness="different")(logits)
     assert grads.shape == logits.shape
+
+
+def test_no_items_of_several_structures():
+    d = Independent(gt.Subset(torch.zeros(0, 3, 6, requires_grad=True), 2), 1)
+    for estimator in (gt.estimators.StructureREINFORCE(), gt.estimators.TraceREINFORCE()):
+        assert estimator(d, lambda x: x.sum((-1, -2))).shape == (0,)

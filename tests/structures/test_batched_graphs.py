@@ -225,3 +225,9 @@ def test_lengths_are_refused():
     flat, edges, batch, _ = together()
     with pytest.raises(ValueError, match="graphs of a batch have their own numbers of nodes"):
         gt.SpanningTree.from_edges(flat, edges, 11, batch=batch, lengths=torch.tensor([4, 2, 1, 4]))
+
+
+def test_lists_of_no_graphs():
+    d = gt.SpanningTree.from_edges([], [], [])
+    assert d.batch_shape == (0,)
+    assert d.trace_log_prob(d.sample_trace((3,))).shape == (3, 0)

@@ -220,7 +220,9 @@ def _join(edge_index: Sequence[Tensor], num_nodes: Any) -> Graphs:
 
 def _joined(x: Any) -> Any:
     """One tensor over the edges of all graphs, where a list has one for each."""
-    return torch.cat(list(x), -1) if isinstance(x, list | tuple) else x
+    if not isinstance(x, list | tuple):
+        return x
+    return torch.cat(list(x), -1) if x else torch.zeros(0)
 
 
 def _rank(group: Tensor, counts: Tensor) -> Tensor:

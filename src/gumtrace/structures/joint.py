@@ -59,6 +59,9 @@ class Joint(Independent):
     def _sum(self, of_each: Tensor) -> Tensor:
         return of_each.flatten(-self.reinterpreted_batch_ndims).sum(-1)
 
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self._sum(self.base_dist.log_prob(value))
+
     # An item's structures together -----------------------------------------------------------------
 
     @property

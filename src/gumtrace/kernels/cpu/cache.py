@@ -13,10 +13,13 @@ after an upgrade of the package it would run a mixture of old and new.
 import hashlib
 import os
 import pickle
-import shutil
+import re
 import sys
+import tempfile
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,8 @@ import llvmlite
 import numba
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
+
+import gumtrace
 
 try:
     import fcntl
@@ -34,13 +39,27 @@ VARIABLE = "GUMTRACE_CACHE_DIR"
 HERE = Path(__file__).parent
 UNCOMPILED = ("cache.py", "threads.py")
 SOURCES = [HERE.parent / "geometry.py", *sorted(path for path in HERE.glob("*.py") if path.name not in UNCOMPILED)]
-STAMP = hashlib.sha256(b"\0".join(path.read_bytes() for path in SOURCES)).hexdigest()
-NAME = f"gumtrace-{STAMP[:16]}"
-VERSIONS = (numba.__version__, llvmlite.__version__, sys.version_info[:2])
+VERSIONS = (numba.__version__, llvmlite.__version__, sys.implementation.cache_tag, getattr(sys, "abiflags", ""))
 KEPT = 3  # of compiled versions of the package in one folder, this one included
 DIGEST = 32
+PATIENCE = 180.0  # seconds to wait for another process, which may have been stopped
+# About how long the kernels of a module take, all that a call needs together. Others belong to relaxations.
+SECONDS = {"sampling": 3, "formula": 5, "conditional": 6}
+RELAXED = "relaxation", 5
 
-_announced: set[str] = set()
+_announced: set[tuple[str, str]] = set()
+
+
+def _stamp() -> str:
+    """A hash of all that is compiled; of the version, where there are no source files."""
+    try:
+        sources = b"\0".join(path.read_bytes() for path in SOURCES)
+    except OSError:
+        sources = gumtrace.__version__.encode()
+    return hashlib.sha256(sources).hexdigest()[:16]
+
+
+NAME = f"gumtrace-{_stamp()}"
 
 
 def folders() -> list[Path]:
@@ -51,27 +70,27 @@ def folders() -> list[Path]:
 
 def _users() -> Path | None:
     """The user's cache folder; None if there is no home."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        home = Path.home()
-    except RuntimeError:
-        return Path(base) / "gumtrace" if base else None
-    return (Path(base) if base else home / ("Library/Caches" if sys.platform == "darwin" else ".cache")) / "gumtrace"
+    base = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
+    if base:
+        return Path(base) / "gumtrace"
+    with suppress(RuntimeError):
+        return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "gumtrace"
+    return None
 
 
-def writable_folder() -> Path | None:
-    """The first of `folders` that can be written, made if it is not there."""
+def writable_folders() -> Iterator[Path]:
+    """Those of `folders` that can be written. One that is not there is made when its turn comes."""
     for folder in folders():
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:
             continue
         if os.access(folder, os.W_OK):
-            return folder
-    return None
+            yield folder
+
+
+def writable_folder() -> Path | None:
+    return next(writable_folders(), None)
 
 
 class KernelCache:
@@ -79,9 +98,10 @@ class KernelCache:
 
     def __init__(self, function: Callable):
         code = function.__code__
-        self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.strip('<>')}"
+        self.module = function.__module__.rpartition(".")[2]
+        self.name = f"{self.module}.{function.__name__.strip('<>')}"
         self.identity = (function.__module__, function.__qualname__, code.co_firstlineno, code.co_code)
-        self._part: tuple[int, Path] | None = None  # the file that is being written, which is locked
+        self._lock: int | None = None  # an open file
 
     def file_name(self, signature: Any, processor: tuple) -> str:
         key = repr((signature, processor, VERSIONS, self.identity))
@@ -92,63 +112,63 @@ class KernelCache:
         target_context.refresh()
         name = self.file_name(signature, target_context.codegen().magic_tuple())
         found = _load(name, target_context)
-        if found is None and self._lock(name, signature):
-            found = _load(name, target_context)  # another process may have compiled it meanwhile
+        if found is None and self._wait_for_others(name, signature):
+            found = _load(name, target_context)
         if found is None:
-            self._announce("compiling kernels for", signature)
+            self._announce("compiling", signature)
         return found
 
     def save_overload(self, signature: Any, result: CompileResult) -> None:
         """Called with what was compiled."""
-        if self._part is None:
-            return
-        descriptor, part = self._part
         data = dumps(result._reduce())
-        try:
-            os.ftruncate(descriptor, 0)
-            with open(descriptor, "wb", closefd=False) as file:
-                file.write(hashlib.sha256(data).digest() + data)
-            os.replace(part, part.with_suffix(""))
-        except OSError:  # a full disk: the next process compiles it again
-            pass
+        name = self.file_name(signature, result.target_context.codegen().magic_tuple())
+        for folder in writable_folders():
+            if _write(folder / name, hashlib.sha256(data).digest() + data):
+                _remove_old(folder)
+                return
 
     def release(self) -> None:
         """Let other processes have the kernel, or compile it if this one could not."""
-        if self._part is not None:
-            os.close(self._part[0])
-            self._part = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
-    def _lock(self, name: str, signature: Any) -> bool:
-        """Whether a file was opened that can be written, after all that had it open before are done with it."""
+    def _wait_for_others(self, name: str, signature: Any) -> bool:
+        """Lock the kernel; whether another process had it locked before, and may have compiled it."""
         folder = writable_folder()
-        if folder is None or fcntl is None:
+        if fcntl is None or folder is None:
             return False
-        _remove_old(folder)
-        part = folder / f"{name}.part"
         try:
-            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        except OSError:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._lock = os.open(folder / f"{name}.lock", flags, 0o666)
+        except OSError:  # another user's
             return False
-        self._part = descriptor, part
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._announce("waiting for another process to compile kernels for", signature)
-            fcntl.lockf(descriptor, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks: each compiles, and the last to finish is kept
-            pass
-        return True
+        waited, end = False, time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            try:
+                fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True  # waited or not: the other may have been done just now
+            except BlockingIOError:
+                if not waited:
+                    self._announce("waiting for another process that compiles", signature)
+                waited = True
+                time.sleep(0.05)
+            except OSError:  # a file system without locks: each compiles
+                return False
+        return False
 
     def _announce(self, doing: str, signature: Any) -> None:
-        """A line on stderr, once for each structure, unless warnings are off."""
+        """A line on stderr, once for each structure and module, unless warnings are off."""
         geometries = [kind.instance_class.__name__ for kind in signature if hasattr(kind, "instance_class")]
-        what = geometries[0].removesuffix("Geometry") if geometries else "relaxations"
-        if what in _announced or _silenced():
+        what = f" of {geometries[0].removesuffix('Geometry')}" if geometries else ""
+        part, seconds = (self.module, SECONDS[self.module]) if self.module in SECONDS else RELAXED
+        if (what, part) in _announced or _silenced():
             return
-        _announced.add(what)
+        _announced.add((what, part))
         folder = writable_folder()
         kept = f"kept in {folder.parent}" if folder else f"not kept: set {VARIABLE} to a folder that can be written"
-        print(f"gumtrace: {doing} {what}, a few seconds at first use ({kept})", file=sys.stderr, flush=True)
+        line = f"gumtrace: {doing} the {part} kernels{what}, about {seconds} s at first use ({kept})"
+        print(line, file=sys.stderr, flush=True)
 
     # The rest of what a dispatcher may ask of its cache.
 
@@ -173,16 +193,39 @@ def _load(name: str, target_context: Any) -> CompileResult | None:
         except OSError:
             continue
         if hashlib.sha256(data[DIGEST:]).digest() == data[:DIGEST]:  # else damaged: compile it again
+            with suppress(OSError):
+                os.utime(folder)  # in use, see `_remove_old`
             return CompileResult._rebuild(target_context, *pickle.loads(data[DIGEST:]))
     return None
 
 
+def _write(path: Path, data: bytes) -> bool:
+    """A file that is there whole or not at all; False if it cannot be written, as the disk is full."""
+    part = None
+    try:
+        descriptor, part = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        os.chmod(part, 0o644)
+        os.replace(part, path)
+    except OSError:
+        if part is not None:
+            with suppress(OSError):
+                os.unlink(part)
+        return False
+    return True
+
+
 def _remove_old(folder: Path) -> None:
-    """Remove the kernels of all but the newest versions of the package."""
-    others = [path for path in folder.parent.glob("gumtrace-*") if path != folder]
-    others.sort(key=lambda path: path.stat().st_mtime if path.exists() else 0.0, reverse=True)
-    for path in others[KEPT - 1 :]:
-        shutil.rmtree(path, ignore_errors=True)
+    """Remove the kernels of all versions of the package but those used last."""
+    others = [path for path in folder.parent.iterdir() if re.fullmatch("gumtrace-[0-9a-f]{16}", path.name)]
+    with suppress(OSError):  # another process may do the same
+        others = sorted((path for path in others if path != folder), key=lambda path: -path.stat().st_mtime)
+        for path in others[KEPT - 1 :]:
+            for file in path.iterdir():
+                if file.suffix in (".kernel", ".lock", ".part"):
+                    file.unlink()
+            path.rmdir()
 
 
 def _silenced() -> bool:

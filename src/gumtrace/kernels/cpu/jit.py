@@ -96,6 +96,8 @@ def kernel(function: Callable, **options) -> Callable:
     where that was done before."""
     settings: Any = {**OPTIONS, "no_cfunc_wrapper": True, **options}
     dispatcher: Any = njit(**settings)(function)
+    if dispatcher is function:
+        raise RuntimeError("gumtrace's kernels cannot run uncompiled: unset NUMBA_DISABLE_JIT")
     dispatcher._cache = cache = KernelCache(function)
     compile_or_load = dispatcher.compile
 
