@@ -38,11 +38,12 @@ def sort(misses):
     assert sum(compiled.stats.cache_misses.values()) == misses
 
 
-def start(code, folder, *options, **environment):
+def start(code, folder, *options, stdin=False, **environment):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), cache.VARIABLE: str(folder), **environment}
     pipe = subprocess.PIPE
+    command = [sys.executable, *options, "-c", code]
     return subprocess.Popen(
-        [sys.executable, *options, "-c", code], stdout=pipe, stderr=pipe, text=True, env=environment
+        command, stdin=pipe if stdin else None, stdout=pipe, stderr=pipe, text=True, env=environment
     )
 
 
@@ -61,6 +62,41 @@ def test_of_several_processes_one_compiles(tmp_path):
     answers = [process.communicate() for process in processes]
     assert sorted(int(out) for out, _ in answers) == [0, 0, 1]
     assert sum("gumtrace: compiling" in err for _, err in answers) == 1
+
+
+TWO = (
+    SORT
+    + """
+print("ready", flush=True)
+input()
+back = kernel(order.extent.py_func)
+back(np.array([1, 3, 2], np.float32), 3, np.zeros(3, np.int32))
+print(sum(back.stats.cache_misses.values()))
+"""
+)
+
+
+@pytest.mark.slow
+def test_the_process_that_compiled_compiles_the_next_kernel_too(tmp_path):
+    """It has compiled the parts already; the other comes first to the next kernel, and leaves it to the first."""
+    first = start(TWO, tmp_path, stdin=True)
+    assert [first.stdout.readline() for _ in range(2)] == ["1\n", "ready\n"]
+    patient = "from gumtrace.kernels.cpu import cache\ncache.HEAD_START = 60.0\n"  # on a busy machine
+    second = start(patient + TWO, tmp_path, stdin=True)
+    assert [second.stdout.readline() for _ in range(2)] == ["0\n", "ready\n"]
+    second.stdin.write("\n")
+    second.stdin.flush()
+    time.sleep(0.1)
+    assert [process.communicate("\n")[0] for process in (first, second)] == ["1\n", "0\n"]
+
+
+@pytest.mark.slow
+def test_a_process_does_not_wait_for_one_that_compiles_no_more(tmp_path):
+    first = start(TWO, tmp_path, stdin=True)
+    assert [first.stdout.readline() for _ in range(2)] == ["1\n", "ready\n"]
+    second = start(TWO, tmp_path, stdin=True)
+    assert second.communicate("\n")[0] == "0\nready\n1\n"
+    first.communicate("\n")
 
 
 @pytest.mark.slow

@@ -43,11 +43,14 @@ VERSIONS = (numba.__version__, llvmlite.__version__, sys.implementation.cache_ta
 KEPT = 3  # of compiled versions of the package in one folder, this one included
 DIGEST = 32
 PATIENCE = 180.0  # seconds to wait for another process, which may have been stopped
+HEAD_START = 0.5  # seconds in which a process that has compiled other kernels comes to this one
+COMPILER = "compiler.lock"  # held by the first process that compiles, for as long as it lives
 # About how long the kernels of a module take, all that a call needs together. Others belong to relaxations.
 SECONDS = {"sampling": 3, "formula": 5, "conditional": 6}
 RELAXED = "relaxation", 5
 
 _announced: set[tuple[str, str]] = set()
+_compiler: dict[Path, int] = {}  # folders in which this process is the first to compile, each with its open lock
 
 
 def _stamp() -> str:
@@ -138,11 +141,11 @@ class KernelCache:
         folder = writable_folder()
         if fcntl is None or folder is None:
             return False
-        try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._lock = os.open(folder / f"{name}.lock", flags, 0o666)
-        except OSError:  # another user's
+        self._lock = _open_lock(folder / f"{name}.lock")
+        if self._lock is None:
             return False
+        if not _compiles_first(folder):
+            _wait_for(folder / name, HEAD_START)
         waited, end = False, time.monotonic() + PATIENCE
         while time.monotonic() < end:
             try:
@@ -184,6 +187,37 @@ class KernelCache:
 
     def flush(self) -> None:
         pass
+
+
+def _compiles_first(folder: Path) -> bool:
+    """Whether no other process is the one that compiles here: from then on, this one is. Processes that need the same
+    kernels, one after another, leave all to one of them: it has already compiled the parts that kernels share."""
+    if folder in _compiler:
+        return True
+    lock = _open_lock(folder / COMPILER)
+    if fcntl is None or lock is None:
+        return True
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        return not isinstance(error, BlockingIOError)  # a file system without locks
+    _compiler[folder] = lock
+    return True
+
+
+def _open_lock(path: Path) -> int | None:
+    """The open file; None if it is another user's."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError:
+        return None
+
+
+def _wait_for(path: Path, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not path.exists():
+        time.sleep(0.02)
 
 
 def _load(name: str, target_context: Any) -> CompileResult | None:
