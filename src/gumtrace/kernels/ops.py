@@ -50,10 +50,10 @@ def _empty_trace(geometry: Geometry, like: Tensor, items) -> tuple[Tensor, Tenso
 
 
 def _empty_log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor) -> tuple[Tensor, Tensor]:
-    served = getattr(backend(logits.device.type), "served", None)  # the CPU's kernels serve all, and keep float64
-    kept = logits.dtype if served is not None and served(geometry) else torch.float64
-    items = winners.shape[0]
-    return logits.new_empty(items), logits.new_empty(items, geometry.decisions, dtype=kept)
+    items, served = winners.shape[0], getattr(backend(logits.device.type), "served", None)
+    if served is not None and served(geometry):
+        return logits.new_empty(items), logits.new_empty(items, geometry.decisions)
+    return logits.new_empty(items), logits.new_empty(items, 2, geometry.decisions, dtype=torch.float64)
 
 
 def _empty_conditional(geometry: Geometry, logits: Tensor, sizes, winners: Tensor, links, seed):

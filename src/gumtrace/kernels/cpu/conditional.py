@@ -56,7 +56,11 @@ def _conditional(first, last, listed, r, logits, seed, attempt, ordered, g, tota
         s, groups = workspace(listed, i - first, r), listed.groups[i - first]
         x = logits[i % logits.shape[0]]
         if attempt == 0:
-            log_totals(s, x, groups, totals[i])
+            log_totals(s, x, groups)
+            totals[i, :] = 0.0
+            for q in range(groups):
+                b = s.decision[q]
+                totals[i, b] = s.d_ref[b] + s.d_val[b]
         log_exponential_row(own_seed, items * keys + i * noise.size, noise, noise.size, noise_spare, noise_scratch)
         for b in range(noise.size):
             z[i, b] = noise[b] - totals[i, b]

@@ -26,38 +26,40 @@ FAR = 2.0**16  # log Λ as one number is too coarse beyond this: what is added t
 
 
 @inlined
-def log_totals(s, logits, groups, out):
-    """out = log Λ; 0 where there is no decision. Its two parts stay in d_ref and d_val."""
-    val, row, offsets, decision, d_ref, d_val = s.val, s.row, s.offsets, s.decision, s.d_ref, s.d_val
+def log_totals(s, logits, groups):
+    """log Λ = d_ref + d_val, for the decisions of the groups: two numbers, as the first may be so large that nothing of
+    the second would be left in the sum."""
+    val, row, offsets, d_val = s.val, s.row, s.offsets, s.d_val
     gather(s, logits, groups, s.ref)
     for g in range(groups):
         val[g] = sum_range(row, offsets[g], offsets[g + 1])
     up(s, groups)
-    for b in range(out.size):
+    for b in range(d_val.size):
         d_val[b] = d_val[b] if d_val[b] > 0.0 else 1.0
-    log64(d_val, out.size, s.bits)
-    out[:] = 0.0
-    for g in range(groups):
-        b = decision[g]
-        out[b] = d_ref[b] + d_val[b]
+    log64(d_val, d_val.size, s.bits)
 
 
 @kernel
-def log_prob(start, stop, geometry, logits, winners, links, out, totals):
+def log_prob(start, stop, geometry, logits, winners, links, out, kept):
+    """kept[i]: the two parts of log Λ, (2, decisions); 0 where there is no decision."""
     listed = lists(geometry, links)
     r = room(listed, logits)
     for first in range(start, stop, listed.groups.size):
         last = min(first + listed.groups.size, stop)
         list_items(geometry, winners, links, first, last, 1, listed)
-        _log_prob(first, last, listed, r, logits, out, totals)
+        _log_prob(first, last, listed, r, logits, out, kept)
 
 
 @jit
-def _log_prob(first, last, listed, r, logits, out, totals):
+def _log_prob(first, last, listed, r, logits, out, kept):
     for i in range(first, last):
         s, groups = workspace(listed, i - first, r), listed.groups[i - first]
-        x, won, d_ref, d_val = logits[i % logits.shape[0]], s.won, s.d_ref, s.d_val
-        log_totals(s, x, groups, totals[i])
+        x, won, decision, d_ref, d_val = logits[i % logits.shape[0]], s.won, s.decision, s.d_ref, s.d_val
+        log_totals(s, x, groups)
+        kept[i, :] = 0.0
+        for g in range(groups):
+            b = decision[g]
+            kept[i, 0, b], kept[i, 1, b] = d_ref[b], d_val[b]
         total = 0.0
         for b in range(won.size):
             if (
@@ -65,7 +67,7 @@ def _log_prob(first, last, listed, r, logits, out, totals):
             ):  # log(λ / Λ_b) from the parts of log Λ: large log-rates cancel before anything small is added
                 own = np.float64(x[won[b]])
                 known = own > -np.inf and d_ref[b] > -np.inf
-                total += (own - d_ref[b]) - d_val[b] if known else own - totals[i, b]
+                total += (own - d_ref[b]) - d_val[b] if known else own - (kept[i, 0, b] + kept[i, 1, b])
         out[i] = total
 
 
@@ -86,7 +88,7 @@ def add_to_keys(s, x, groups, out):
 
 
 @kernel
-def log_prob_grad(start, stop, geometry, logits, winners, links, totals, grad, out):
+def log_prob_grad(start, stop, geometry, logits, winners, links, kept, grad, out):
     listed = lists(geometry, links)
     r = room(listed, logits)
     samples = winners.shape[0] // logits.shape[0]
@@ -94,37 +96,30 @@ def log_prob_grad(start, stop, geometry, logits, winners, links, totals, grad, o
     for first in range(start * samples, stop * samples, listed.groups.size):
         last = min(first + listed.groups.size, stop * samples)
         list_items(geometry, winners, links, first, last, samples, listed)
-        _log_prob_grad(first, last, samples, listed, r, logits, totals, grad, out)
+        _log_prob_grad(first, last, samples, listed, r, logits, kept, grad, out)
 
 
 @jit
-def _log_prob_grad(first, last, samples, listed, r, logits, totals, grad, out):
+def _log_prob_grad(first, last, samples, listed, r, logits, kept, grad, out):
     for place in range(first, last):
         s, groups = workspace(listed, place - first, r), listed.groups[place - first]
         i, j = item_at(place, samples, grad.shape[0]), place // samples
         won, d_ref, d_val = s.won, s.d_ref, s.d_val
         far = False
         for b in range(won.size):
-            far |= abs(totals[i, b]) > FAR
-            d_ref[b] = -totals[i, b]
+            total = kept[i, 0, b] + kept[i, 1, b]
+            far |= abs(total) > FAR
+            d_ref[b] = -total
             d_val[b] = -grad[i]
             if won[b] >= 0:
                 out[j, won[b]] += grad[i]
         if far:
-            _divide_by_totals(s, logits[j], groups, -grad[i])
+            for b in range(won.size):
+                some = kept[i, 0, b] > -np.inf
+                d_ref[b] = -kept[i, 0, b] if some else -np.inf
+                d_val[b] = -grad[i] * math.exp(-kept[i, 1, b]) if some else 0.0
         down(s, groups)
         add_to_keys(s, logits[j], groups, out[j])
-
-
-@jit
-def _divide_by_totals(s, x, groups, h):
-    """d_val e^d_ref = h / Λ, with what is small in log Λ kept apart from what is large."""
-    d_ref, d_val = s.d_ref, s.d_val
-    log_totals(s, x, groups, np.empty(d_ref.size))
-    for b in range(d_ref.size):
-        some = d_ref[b] > -np.inf
-        d_ref[b] = -d_ref[b] if some else -np.inf
-        d_val[b] = h * math.exp(-d_val[b]) if some else 0.0
 
 
 @kernel

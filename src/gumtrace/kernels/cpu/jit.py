@@ -50,12 +50,7 @@ class _LinkedLibrary(JITCodeLibrary):
         return _NoEnvironment(self._codegen)
 
     def _optimize_functions(self, ll_module) -> None:
-        """Numba does this for declarations too, each with passes of its own."""
         ll_module.data_layout = self._codegen._data_layout
-        passes, builder = self._codegen._function_pass_manager()
-        for function in ll_module.functions:
-            if not function.is_declaration:
-                passes.run(function, builder)
 
     def _optimize_final_module(self) -> None:
         pass

@@ -101,26 +101,26 @@ def arborescence_heads(geometry: ArborescenceGeometry, winners: Tensor, links: T
 
 
 def log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor) -> tuple[Tensor, Tensor]:
-    """log P(T) (items,), and what its gradient needs: log Λ (items, decisions)."""
+    """log P(T) (items,), and what its gradient needs: log Λ as a sum of two numbers (items, 2, decisions)."""
     items = len(winners)
     out = torch.empty(items, dtype=logits.dtype)
-    totals = torch.empty(items, geometry.decisions, dtype=torch.float64)  # large logits cancel in what follows
-    arrays = (_array(logits), _array(winners), _array(links), out.numpy(), totals.numpy())
+    kept = torch.empty(items, 2, geometry.decisions, dtype=torch.float64)  # large logits cancel in what follows
+    arrays = (_array(logits), _array(winners), _array(links), out.numpy(), kept.numpy())
     run(formula.log_prob, items, geometry.keys, compiled(geometry), *arrays)
-    return out.to(logits.device), totals.to(logits.device)
+    return out.to(logits.device), kept.to(logits.device)
 
 
 def log_totals(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor) -> Tensor:
     """log Λ in the dtype of the log-rates."""
-    return log_prob(geometry, logits, winners, links)[1].to(logits.dtype)
+    return log_prob(geometry, logits, winners, links)[1].sum(-2).to(logits.dtype)
 
 
 def log_prob_grad(
-    geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, totals: Tensor, grad: Tensor
+    geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, kept: Tensor, grad: Tensor
 ) -> Tensor:
     """d/dlogits of Σ grad · log P(T), (batch, keys)."""
     out = torch.empty(logits.shape, dtype=logits.dtype)
-    arrays = (_array(logits), _array(winners), _array(links), _array(totals), _array(grad), out.numpy())
+    arrays = (_array(logits), _array(winners), _array(links), _array(kept), _array(grad), out.numpy())
     run(formula.log_prob_grad, len(logits), geometry.keys, compiled(geometry), *arrays)
     return out.to(logits.device)
 
