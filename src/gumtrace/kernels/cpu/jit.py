@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from llvmlite.binding import Linkage
 from numba import njit
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
@@ -42,8 +43,8 @@ class _NoEnvironment:
         pass
 
 
-class _LinkedLibrary(JITCodeLibrary):
-    """Code that is linked into kernels, neither optimised nor loaded by itself."""
+class _PartLibrary(JITCodeLibrary):
+    """Code of a part alone: linked into kernels together with what it calls, neither optimised nor loaded by itself."""
 
     @property
     def codegen(self) -> Any:
@@ -52,29 +53,43 @@ class _LinkedLibrary(JITCodeLibrary):
     def _optimize_functions(self, ll_module) -> None:
         ll_module.data_layout = self._codegen._data_layout
 
-    def _optimize_final_module(self) -> None:
-        pass
-
-    def _finalize_final_module(self) -> None:
+    def finalize(self) -> None:
+        self._raise_if_finalized()
+        for library in self._linking_libraries:
+            self._reload_init.update(library._reload_init)
+        for function in self._final_module.functions:
+            if not function.is_declaration and function.linkage == Linkage.external:
+                function.linkage = "linkonce_odr"  # may be linked several times, and is left out where it was inlined
         self._finalize_dynamic_globals()
-        self._verify_declare_only_symbols()
-        self._finalized = True
+        self._shared_module, self._finalized = self._final_module, True
 
     def get_pointer_to_function(self, name: str) -> int | None:
         self._ensure_finalized()
         return NO_ENTRY
 
 
-class _PartCompiler(Compiler):
-    """The compiler for parts of kernels."""
+class _KernelLibrary(JITCodeLibrary):
+    """Code of a kernel, with all parts that it is made of."""
 
-    def define_pipelines(self):
-        if self.state.library is None:
-            self.state.library = _LinkedLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
-        return super().define_pipelines()
+    def add_linking_library(self, library) -> None:
+        if library not in self._linking_libraries:
+            super().add_linking_library(library)
+            for each in library._linking_libraries if isinstance(library, _PartLibrary) else ():
+                self.add_linking_library(each)
 
 
-PART: Any = {**OPTIONS, "pipeline_class": _PartCompiler, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+def _compiler(library_class: type[JITCodeLibrary]) -> type[Compiler]:
+    class _Compiler(Compiler):
+        def define_pipelines(self):
+            if self.state.library is None:
+                self.state.library = library_class(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+                self.state.library.enable_object_caching()  # as Numba does
+            return super().define_pipelines()
+
+    return _Compiler
+
+
+PART: Any = {**OPTIONS, "pipeline_class": _compiler(_PartLibrary), "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def jit(function: Callable, **options) -> Callable:
@@ -89,7 +104,7 @@ inlined = partial(jit, forceinline=True)
 def kernel(function: Callable, **options) -> Callable:
     """A function that Python calls, without the GIL. Compiled on the first call with arguments of new types, or loaded
     where that was done before."""
-    settings: Any = {**OPTIONS, "no_cfunc_wrapper": True, **options}
+    settings: Any = {**OPTIONS, "pipeline_class": _compiler(_KernelLibrary), "no_cfunc_wrapper": True, **options}
     dispatcher: Any = njit(**settings)(function)
     if dispatcher is function:
         raise RuntimeError("gumtrace's kernels cannot run uncompiled: unset NUMBA_DISABLE_JIT")
