@@ -112,6 +112,15 @@ def test_what_rounding_alone_has_left_may_be_less_than_anything():
     assert times.unsure
 
 
+def test_what_little_was_taken_off_is_left_in_the_end():
+    """1 - (1 - e^-447) is e^-447: more than e^-639, though 1 - e^-447 is 1 in float64."""
+    times = Times([0.0, -0.0, 447.0, 1110.0, 639.0, -1031.0], range(6), {(0, 1): 1})
+    assert times.choose([1, 2]) == 2
+    assert times.choose([0, 3]) == 3
+    assert times.choose([0, 1]) == 1
+    assert times.choose([0, 4, 5]) == 4
+
+
 @pytest.mark.parametrize(
     ("structure", "shape", "settings"),
     [

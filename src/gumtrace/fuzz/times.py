@@ -61,7 +61,7 @@ class Times:
         if self.error[k] > LOST:  # it may be nothing, or less than that by rounding
             return True
         if self.log[first] == -math.inf:
-            return self.log[k] == -math.inf and self.error[first] > LOST
+            return self.error[first] > LOST
         return self.log[k] - self.log[first] <= 2 * (self.error[k] + self.error[first])
 
     def _subtract(self, first: int, members: list[int]) -> None:
@@ -78,7 +78,7 @@ class Times:
                 if left == 0.0:
                     self.log[k], self.error[k] = -math.inf, math.inf
                 else:
-                    self.log[k] += math.log(left)
+                    self.log[k] += math.log(left) if apart < 0.5 else math.log1p(-math.exp(-apart))
                     relative = (error + (2 + apart) * U) * math.exp(-apart) if apart < 700 else 0.0
                     self.error[k] = (self.error[k] + relative) / left + (2 + abs(self.log[k])) * U
             self.past[k] = self.pasts.setdefault((self.past[k], taken), len(self.pasts) + 1)
