@@ -189,3 +189,15 @@ def test_batches_broadcast_both_ways(name, shapes):
     """As those of torch.distributions.kl_divergence."""
     p, q = (gt.Subset(torch.randn(*shape, 4, generator=seeded()), 2) for shape in shapes)
     assert getattr(divergences, name)(p, q).shape == torch.broadcast_shapes(*shapes)
+
+
+@pytest.mark.parametrize("shapes", [((3,), (1,)), ((), (3,)), ((2, 1), (3,)), ((3,), ()), ((2, 3), (3,))])
+def test_exact_divergences_of_batches_that_broadcast(shapes):
+    """Each distribution is summed over as it is, a prior once for the whole batch."""
+    p, q = (gt.Subset(torch.randn(*shape, 4, generator=seeded(len(shape))), 2) for shape in shapes)
+    shape = torch.broadcast_shapes(*shapes)
+    found = kl_divergence(p, q)
+    assert found.shape == shape
+    for index in torch.cartesian_prod(*map(torch.arange, shape)).reshape(-1, len(shape)).tolist():
+        one = kl_divergence(*(each.expand(shape).item(tuple(index)) for each in (p, q)))
+        torch.testing.assert_close(found[tuple(index)], one)

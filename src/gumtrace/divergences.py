@@ -30,23 +30,26 @@ KL_ADVICE = (
 @register_kl(Structure, Structure)
 def _kl_divergence(p: Structure, q: Structure) -> Tensor:
     """KL(p ‖ q) between the distributions of the structure, (*batch,), by enumeration; differentiable in both."""
-    p, q, _ = _alike("kl_divergence", p, q)
-    shape = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
-    p, q = p.expand(shape), q.expand(shape)
-    if shape.numel() == 0 or (p._items_are_alike() and q._items_are_alike()):
-        return _few_kl(p, q)
-    return _stack([_few_kl(*pair) for pair in zip(_items(p), _items(q), strict=True)], p.log_rates, shape)
+    every_p, every_q, _ = _alike("kl_divergence", p, q)
+    shape = every_p.batch_shape
+    if shape.numel() == 0:
+        return p.log_rates.new_zeros(shape)
+    if p._items_are_alike() and q._items_are_alike():
+        return _few_kl(p, q, shape)  # as they are: a prior that stands for the whole batch is summed over once
+    return _stack(
+        [_few_kl(*pair, torch.Size()) for pair in zip(_items(every_p), _items(every_q), strict=True)],
+        p.log_rates,
+        shape,
+    )
 
 
-def _few_kl(p: Structure, q: Structure) -> Tensor:
-    """The same, of batches whose items have the same structures. Infinite, with gradient 0, where q cannot make one
-    that p makes."""
-    if p.batch_shape.numel() == 0:
-        return p.log_rates.new_zeros(p.batch_shape)
-    values, log_p = law("kl_divergence", p, KL_ADVICE)  # (structures, *batch)
-    others, log_q = law("kl_divergence", q, KL_ADVICE)
+def _few_kl(p: Structure, q: Structure, shape: torch.Size) -> Tensor:
+    """The same, of batches that broadcast to `shape` and whose items have the same structures. Infinite, with gradient
+    0, where q cannot make one that p makes."""
+    (values, log_p), (others, log_q) = (law("kl_divergence", each, KL_ADVICE) for each in (p, q))
+    log_p, log_q = (x.reshape(len(x), *[1] * (1 + len(shape) - x.dim()), *x.shape[1:]) for x in (log_p, log_q))
     first, index = group_by_value(torch.cat([values, others]))
-    table = log_q.new_full((len(first), *p.batch_shape), -torch.inf).index_copy(0, index[len(values) :], log_q)
+    table = log_q.new_full((len(first), *log_q.shape[1:]), -torch.inf).index_copy(0, index[len(values) :], log_q)
     log_q = table[index[: len(values)]]
     possible = ((log_q > -torch.inf) | (log_p == -torch.inf)).all(0)
     log_p, log_q = (torch.where(possible, x, 0.0) for x in (log_p, log_q))

@@ -78,3 +78,13 @@ def test_a_critic_that_knows_nodes_by_name_learns_of_one_edge():
         left.append(error.item() / wanted.var().item())
     assert left[0] > 0.5
     assert left[1] < 0.2
+
+
+@pytest.mark.parametrize(
+    ("critic", "context"),
+    [(E.VectorCritic(8), 5), (E.VectorCritic(8, context=5), 0), (E.MatrixCritic(), 2), (E.MatrixCritic(context=3), 2)],
+)
+def test_a_context_of_another_size_is_named(critic, context):
+    given = torch.zeros(2, context) if context else None
+    with pytest.raises(ValueError, match=rf"{type(critic).__name__}: made for \d features .* got {context}$"):
+        critic(torch.zeros(2, 8) if isinstance(critic, E.VectorCritic) else torch.zeros(2, 3, 3), given)

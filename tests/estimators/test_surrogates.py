@@ -8,6 +8,7 @@ from common import seeded
 
 import gumtrace as gt
 from gumtrace import estimators as E
+from gumtrace.recursions import MaximalIndependentSet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 KINDS = {"linear": E.LinearSurrogate, "pairwise": E.PairwiseSurrogate, "mlp": lambda: E.MLPSurrogate(5)}
@@ -269,3 +270,13 @@ def test_an_outer_optimiser_does_not_move_the_perceptron():
 def test_bad_use_is_told(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_integers_that_are_no_indices():
+    class Count(MaximalIndependentSet):
+        def combine(self, X, K, R, winners):
+            return torch.tensor([7])
+
+    d = gt.Custom(torch.zeros(3), Count(torch.ones(3, 3) > 0))
+    with pytest.raises(ValueError, match="a value of integers must be indices, -1 to 0"):
+        gt.estimators.SurrogateREINFORCE()(d, lambda x: x[..., 0].float())

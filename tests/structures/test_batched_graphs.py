@@ -211,7 +211,7 @@ def test_steps_name_the_nodes_of_their_graph():
         (lambda f, e, b: (f, e, 10, 1, b[:10]), r"edge \d+ = \[\d+, 10\] names a node outside 0..9"),
         (lambda f, e, b: (f, EDGES, 11, 1, None), "4 graphs need a list with the number of nodes of each, got 11"),
         (lambda f, e, b: (f, EDGES, [4, 2, 1, 3], 1, None), r"edge \d = \[2, 3\] names a node outside 0..2"),
-        (lambda f, e, b: (f, e, 11, 3, b), r"item \(1,\) of the batch is not a graph of at least 3 nodes"),
+        (lambda f, e, b: (f, e, 11, 3, b), r"item \(1,\) of the batch cannot be split into 3 trees"),
     ],
 )
 def test_errors(arguments, message):
@@ -231,3 +231,14 @@ def test_lists_of_no_graphs():
     d = gt.SpanningTree.from_edges([], [], [])
     assert d.batch_shape == (0,)
     assert d.trace_log_prob(d.sample_trace((3,))).shape == (3, 0)
+
+
+def test_lists_of_another_shape_are_refused():
+    """Labels are by node: as edges, they would be numbers without a meaning."""
+    d = gt.SpanningTree.from_edges(
+        torch.zeros(4), torch.tensor([[0, 1, 2, 4], [1, 2, 3, 5]]), 6, batch=torch.tensor([0, 0, 0, 0, 1, 1])
+    )
+    with pytest.raises(ValueError, match=r"flat: expected numbers by graph and edge, shape \(\.\.\., 2, 3\), got"):
+        d.flat(d.sample_trace().labels())
+    with pytest.raises(ValueError, match=r"padded: expected numbers for 4 edges .* got shape \(3,\)"):
+        d.padded(torch.zeros(3))

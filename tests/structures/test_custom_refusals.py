@@ -98,3 +98,17 @@ def test_adjacency_must_be_square():
 def test_the_item_is_named():
     with pytest.raises(ValueError, match=r"Custom.*\(1,\)"):
         gt.Custom(torch.tensor([[0.0, 0, 0, 0], [0.0, torch.nan, 0, 0]]), Race(), event_dim=1)
+
+
+def test_an_algorithm_is_an_object():
+    with pytest.raises(TypeError, match=r"Custom: the algorithm must be an object, not a class: Race\(\)"):
+        gt.Custom(NOISE, Race)
+
+
+def test_values_of_several_shapes():
+    def first_and_more(X, K, R, winners):
+        return torch.zeros(1 + winners[0])
+
+    d = gt.Custom(torch.zeros(20, 4), Race(combine=first_and_more), event_dim=1, validate_args=False)
+    with pytest.raises(ValueError, match=r"Custom: combine returned values of shapes \(\d,\) and \(\d,\)"):
+        d.sample()

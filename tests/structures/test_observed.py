@@ -159,3 +159,18 @@ def test_likelihoods_compile_and_map():
         torch.compile(likelihood, fullgraph=True, backend="aot_eager")(logits, winners), expected
     )
     torch.testing.assert_close(torch.func.vmap(likelihood)(logits, winners), expected)
+
+
+@pytest.mark.parametrize("keep", [{"lengths": torch.tensor([2, 4])}, {"mask": torch.tensor([True, False, True, True])}])
+def test_values_of_ragged_and_masked_permutations_are_observed(keep):
+    """They have keys that do not race in their own places."""
+    d = gt.Permutation(torch.randn(2, 4, generator=seeded(1)), **keep)
+    value = d.sample((3,), generator=seeded(2))
+    trace = d.observe(value)
+    assert torch.equal(trace.value, value)
+    torch.testing.assert_close(d.trace_log_prob(trace), d.log_prob(value))
+
+
+def test_other_structures_say_how_to_observe():
+    with pytest.raises(NotImplementedError, match=r"Matching.observe: .*d.trace\(noise\)"):
+        gt.Matching(torch.zeros(2, 2)).observe(torch.tensor([0, 3]))

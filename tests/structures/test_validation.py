@@ -226,3 +226,21 @@ def test_what_is_no_number_is_refused_at_sampling(case, value, endings):
     assert issubclass(NotFinite, ValueError)
     name = f"{NotFinite.__module__}.{NotFinite.__name__}"
     assert re.match(rf"{name}: {type(case()).__name__}.*nan", endings[f"{case}: sample from {value}"])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: gt.Subset(torch.zeros(4), 2.0), r"k must be an int or an integer tensor, got 2\.0"),
+        (lambda: gt.Subset(torch.zeros(2, 4), torch.ones(2)), r"got torch\.float32 \(k\.long\(\) makes it one\)"),
+        (lambda: gt.Subset(torch.zeros(4), 2).log_prob(gt.Subset(torch.zeros(4), 2).sample_trace()), "trace_log_prob"),
+    ],
+)
+def test_the_remedy_is_named(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_too_many_trees():
+    with pytest.raises(ValueError, match="the item cannot be split into 4 trees: it has fewer than 4 nodes, or more"):
+        gt.SpanningTree(torch.zeros(3, 3), components=4)

@@ -20,11 +20,11 @@ class VectorCritic(nn.Module):
 
     def __init__(self, size: int, *, hidden: int = 64, context: int = 0):
         super().__init__()
-        self.net = _perceptron(size + context, hidden)
+        self.net, self.context = _perceptron(size + context, hidden), context
 
     def forward(self, noise: Tensor, context: Tensor | None = None) -> Tensor:
         own = noise.to(self.net[-1].weight.dtype)  # type: ignore[arg-type]
-        return self.net(_join(own, context)).squeeze(-1).to(noise.dtype)
+        return self.net(_join(own, context, self)).squeeze(-1).to(noise.dtype)
 
 
 class MatrixCritic(nn.Module):
@@ -52,14 +52,14 @@ class MatrixCritic(nn.Module):
         self.columns = nn.Parameter(torch.randn(m, _EMBEDDING)) if size else None
         seen = 3 + context + (2 * _EMBEDDING if size else 0)
         self.entry = nn.Sequential(nn.Linear(seen, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh())
-        self.out = nn.Linear(hidden, 1)
+        self.out, self.context = nn.Linear(hidden, 1), context
 
     def forward(self, noise: Tensor, context: Tensor | None = None) -> Tensor:
         own = noise.to(self.out.weight.dtype)
         racing = noise != 0  # RELAX puts 0 where a key does not race; other noise is almost never 0
         means = [own.sum(dim, keepdim=True) / racing.sum(dim, keepdim=True).clamp(min=1) for dim in (-1, -2)]
         seen = torch.stack(torch.broadcast_tensors(own, *means), -1)  # (*S, n, m, 3)
-        seen = _join(self._with_embeddings(seen), None if context is None else context[..., None, None, :])
+        seen = _join(self._with_embeddings(seen), None if context is None else context[..., None, None, :], self)
         entries = self.entry(seen) * racing[..., None]
         count = racing.sum((-1, -2)).clamp(min=1)
         return self.out(entries.sum((-2, -3)) / count[..., None]).squeeze(-1).to(noise.dtype)
@@ -79,8 +79,12 @@ def _perceptron(size: int, hidden: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(size, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1))
 
 
-def _join(x: Tensor, context: Tensor | None) -> Tensor:
+def _join(x: Tensor, context: Tensor | None, critic: VectorCritic | MatrixCritic) -> Tensor:
     """The features followed by the context, which is repeated over the samples."""
+    given = 0 if context is None else context.shape[-1]
+    if given != critic.context:
+        name = type(critic).__name__
+        raise ValueError(f"{name}: made for {critic.context} features of the context (context=), got {given}")
     if context is None:
         return x
     return torch.cat([x, context.expand(*x.shape[:-1], context.shape[-1]).to(x.dtype)], -1)

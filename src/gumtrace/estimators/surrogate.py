@@ -78,7 +78,13 @@ class SurrogateREINFORCE(Estimator):
 def _entries(dist: Structure, value: Tensor) -> Tensor:
     """(*S, *event) -> (*S, entries) of the dtype of the log-rates: the same entries whatever this batch masks."""
     if not value.is_floating_point():  # keys or parents: categories
-        value = torch.nn.functional.one_hot(value.clamp(min=-1) + 1, value.shape[-1] + 1)
+        try:
+            value = torch.nn.functional.one_hot(value.clamp(min=-1) + 1, value.shape[-1] + 1)
+        except RuntimeError:
+            raise ValueError(
+                f"SurrogateREINFORCE: a value of integers must be indices, -1 to {value.shape[-1] - 1}, as orders are; "
+                "let combine return floating point numbers, or take TraceREINFORCE"
+            ) from None
         value = value.flatten(-1 - len(dist.event_shape))
     else:
         value = value.flatten(-len(dist.event_shape))

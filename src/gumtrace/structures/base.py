@@ -165,6 +165,13 @@ class Structure(Finite):
                 stacklevel=3,
             )
 
+    def observe(self, winners: Tensor) -> Trace:
+        """The trace of observed winners, for structures that are rankings: `Subset` and `Permutation`."""
+        raise NotImplementedError(
+            f"{type(self).__name__}.observe: only Subset and Permutation make traces of observed winners; run the "
+            "algorithm on noise in the observed order, d.trace(noise)"
+        )
+
     @property
     def mode(self) -> Tensor:
         """The structure of the noiseless run."""
@@ -214,6 +221,8 @@ class Structure(Finite):
                 f"{name}: the probability of a structure sums over all its traces and is intractable here; "
                 "use trace_log_prob (T-REINFORCE needs no more), or enumerate_traces for small sizes"
             )
+        if isinstance(value, Trace):
+            raise TypeError(f"{name}: log_prob takes values, such as trace.value; of a trace, take trace_log_prob")
         checks.ends_in(name, "a value", value.shape, self.event_shape)
         shape = checks.broadcast(name, "values", value.shape[: value.dim() - len(self.event_shape)], self.batch_shape)
         value = value.expand(shape + self.event_shape)

@@ -86,11 +86,17 @@ class BatchedSpanningTree(SparseSpanningTree):
 
     def padded(self, x: Tensor) -> Tensor:
         """(*S, E) over the list of all edges -> (*S, graphs, most edges), 0 where a graph has fewer."""
+        if x.shape[-1:] != self._place.shape:
+            wanted = f"numbers for {len(self._place)} edges in the last dimension"
+            raise ValueError(f"BatchedSpanningTree.padded: expected {wanted}, got shape {tuple(x.shape)}")
         empty = x.new_zeros(*x.shape[:-1], self._shape.numel())
         return empty.index_copy(-1, self._place.to(x.device), x).unflatten(-1, self._shape)
 
     def flat(self, x: Tensor) -> Tensor:
         """(*S, graphs, most edges) -> (*S, E) over the list of all edges, in the order in which they were given."""
+        if x.shape[-2:] != self._shape:
+            wanted = f"numbers by graph and edge, shape (..., {self._shape[0]}, {self._shape[1]})"
+            raise ValueError(f"BatchedSpanningTree.flat: expected {wanted}, got shape {tuple(x.shape)}")
         return x.flatten(-2).index_select(-1, self._place.to(x.device))
 
     @property

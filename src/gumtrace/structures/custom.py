@@ -307,5 +307,9 @@ def _combined(trace: Trace, value_shape: torch.Size) -> Tensor:
         if run.winners != [winner for winner in winners if winner >= 0]:
             raise ValueError(NOT_OURS)
         values.append(torch.as_tensor(run.value(algorithm)))
+    others = [value for value in values if value.shape != values[0].shape]
+    if others:
+        shapes = f"{tuple(values[0].shape)} and {tuple(others[0].shape)}"
+        raise ValueError(f"Custom: combine returned values of shapes {shapes}: all must have one shape")
     stacked = torch.stack(values) if values else torch.empty(0, *value_shape)
     return stacked.reshape(trace.shape + stacked.shape[1:]).to(trace.device)

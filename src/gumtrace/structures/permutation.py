@@ -61,7 +61,8 @@ class Permutation(Structure):
         return Layout(type(self), geometry.permutation(d), key_shape, dtype, to_value), None
 
     def observe(self, winners: Tensor) -> Trace:
-        """The trace of an observed order, keys (*S, *B, d) with -1 behind those that race; one may stand for the batch.
+        """The trace of an observed order, keys (*S, *B, d) with -1 behind those that race, or a value as `sample` gives
+        it; one may stand for the batch.
 
         The loss of ListMLE is `-d.trace_log_prob(d.observe(order))`. `Subset.observe` takes partial rankings.
 
@@ -73,7 +74,14 @@ class Permutation(Structure):
             "has {seen} winners for {wanted} keys that race; a ranking of some of them is a trace of "
             "Subset(logits, k=(winners >= 0).sum(-1))"
         )
-        return observed_trace(self, winners, self._decision_counts(), advice)
+        return observed_trace(self, self._without_idle(winners), self._decision_counts(), advice)
+
+    def _without_idle(self, order: Tensor) -> Tensor:
+        """Keys that do not race, which a value has in their own places, become -1 behind the others."""
+        if not torch.is_tensor(order) or order.shape[-1:] != self.key_shape or order.dtype == torch.bool:
+            return order
+        idle = (order == torch.arange(order.shape[-1], device=order.device)) & ~self.racing.to(order.device)
+        return torch.where(idle, -1, order).gather(-1, idle.byte().argsort(dim=-1, stable=True))
 
     def _value_log_prob(self, value: Tensor) -> Tensor:
         """log P(X), the log-probability of the one trace that gives X."""

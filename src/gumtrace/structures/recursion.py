@@ -192,6 +192,8 @@ def _subtract_logarithms(e: float, least: float) -> float:
 
 def checked_algorithms(algorithms: Sequence[Algorithm]) -> tuple[Algorithm, ...]:
     for algorithm in algorithms:
+        if isinstance(algorithm, type):
+            raise TypeError(f"Custom: the algorithm must be an object, not a class: {algorithm.__name__}()")
         for hook in ("start", "stop", "split", "map"):
             if not callable(getattr(algorithm, hook, None)):
                 raise TypeError(f"Custom: the algorithm {type(algorithm).__name__} has no method {hook}")

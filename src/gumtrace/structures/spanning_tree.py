@@ -203,7 +203,9 @@ class SpanningTree(Structure):
 
     def _infeasible_message(self) -> str:
         if self.components > 1:
-            return f"is not a graph of at least {self.components} nodes in at most {self.components} connected parts"
+            c = self.components
+            parts = f"fewer than {c} nodes, or more than {c} parts without a path of racing edges between them"
+            return f"cannot be split into {c} trees: it has {parts}"
         return "is not connected: some nodes have no path of racing edges between them (or there is no node at all)"
 
     def value_entries(self) -> Tensor | None:

@@ -60,7 +60,8 @@ class Subset(Structure):
     ):
         self.k = torch.as_tensor(k, device=logits.device if torch.is_tensor(k) and torch.is_tensor(logits) else None)
         if self.k.is_floating_point() or self.k.dtype == torch.bool:
-            raise TypeError(f"Subset: k must be an int or an integer tensor, got {self.k.dtype}")
+            given = f"{k.dtype} (k.long() makes it one)" if torch.is_tensor(k) else repr(k)
+            raise TypeError(f"Subset: k must be an int or an integer tensor, got {given}")
         self.k = self.k.long()
         self._number = int(k) if isinstance(k, int) else None  # known without reading a tensor
         self._most = None if most is None else checks.integer("Subset", "most", most)
