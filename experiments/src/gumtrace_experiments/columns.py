@@ -63,3 +63,5 @@ class Report:
     columns: tuple[Column, ...]
     block: Callable[[dict[str, Any]], Block]
     """The block that a config belongs to."""
+    overview: Callable[[list[Any]], list[Any]] | None = None
+    """Tables of several blocks side by side, from what is shown in each (`report.groups.Choice`)."""

@@ -1,6 +1,7 @@
 """What a run is. Two runs with equal configs, on equal machines and versions, give equal metrics."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -112,6 +113,12 @@ class Config:
     def items(self) -> int:
         """In a batch."""
         return self.calls // self.calls_per_item
+
+    def rate_factor(self, iteration: int) -> float:
+        """What learning rates are multiplied by at an iteration."""
+        if self.schedule == "cosine":
+            return 0.5 + 0.5 * math.cos(math.pi * iteration / self.iterations)
+        return 1.0
 
     def replace(self, **changes: Any) -> Self:
         return dataclasses.replace(self, **changes)

@@ -16,6 +16,7 @@ GROUP = "gumtrace.experiments"  # of entry points, each the name of an experimen
 _OWN = {
     "graph-layout": "gumtrace_experiments.graph_layout.experiment:GraphLayout",
     "listops": "gumtrace_experiments.listops.experiment:ListOpsExperiment",
+    "l2x": "gumtrace_experiments.l2x.experiment:L2XExperiment",
     "treebank": "gumtrace_experiments.treebank.experiment:TreebankExperiment",
 }
 _REFERENCE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")

@@ -1,7 +1,6 @@
 """Updates of one model: batches, gradients, the optimiser. Everything random in an update is a function of the seed,
 the shard and the iteration."""
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +30,7 @@ class Updater:
         self._stream = torch.cuda.Stream(self.device) if on_cuda else None
         groups = experiment.parameter_groups()
         self._rates = [(torch.tensor(group["lr"], device=self.device), group["lr"]) for group in groups]
+        self._factor = 1.0  # of the rates as they are now
         groups = [{**group, "lr": now} for group, (now, _) in zip(groups, self._rates, strict=True)]
         self.optimiser = torch.optim.AdamW(groups, fused=True, capturable=on_cuda)
         with self.on_stream():
@@ -64,8 +64,8 @@ class Updater:
         self.index.copy_(self._order[place * items : (place + 1) * items])
         for shard, generator in zip(self._shards, self._generators, strict=True):
             generator.manual_seed(derive_seed(self.config.seed, "noise", shard, iteration))
-        if self.config.schedule == "cosine":
-            factor = 0.5 + 0.5 * math.cos(math.pi * iteration / self.config.iterations)
+        if (factor := self.config.rate_factor(iteration)) != self._factor:
+            self._factor = factor
             for now, rate in self._rates:
                 now.fill_(rate * factor)
 

@@ -11,7 +11,6 @@ from gumtrace.extras import require
 from gumtrace.plotting.style import INK, PAPER, SERIES, SOFT
 from gumtrace_experiments.columns import Column, Report
 from gumtrace_experiments.report.groups import Choice, Group, choices
-from gumtrace_experiments.report.names import family
 from gumtrace_experiments.report.names import place as order
 from gumtrace_experiments.report.records import ITERATION, Record
 from gumtrace_experiments.report.tables import number
@@ -42,8 +41,8 @@ def _figure(shown: list[Choice], column: Column, place: int):
     high = -(-len(blocks) // wide)
     size = (_WIDTH * wide + _LEGEND, _HEIGHT * high + 0.3)
     figure = require("matplotlib.figure", "plot").Figure(figsize=size, layout="constrained")
-    estimators = sorted({choice.estimator for choice in shown}, key=order)
-    colours = dict(zip(estimators, cycle(SERIES), strict=False))
+    names = [c.name for c in sorted(shown, key=lambda c: (order(c.estimator), c.name))]
+    colours = dict(zip(dict.fromkeys(names), cycle(SERIES), strict=False))
     panels = figure.subplots(high, wide, squeeze=False, sharey=True).flatten()
     for ax, same in zip(panels, blocks, strict=False):
         _panel(ax, same, column, colours)
@@ -54,7 +53,7 @@ def _figure(shown: list[Choice], column: Column, place: int):
         ax.set_visible(False)
     _limits(panels[: len(blocks)], shown, column)
     handles = {label: line for ax in panels for line, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    labels = [label for label in (*map(family, estimators), _PAPER) if label in handles]
+    labels = [label for label in (*colours, _PAPER) if label in handles]
     figure.legend([handles[label] for label in labels], labels, loc="outside right center", frameon=False, fontsize=9)
     return figure
 
@@ -65,11 +64,11 @@ def _sign(column: Column) -> int:
 
 
 def _panel(ax, same: list[Choice], column: Column, colours: dict[str, str]) -> None:
-    curves = {choice.estimator: [_curve(record, column) for record in choice.group.records] for choice in same}
+    curves = {choice.name: [_curve(record, column) for record in choice.group.records] for choice in same}
     end = max((x for several in curves.values() for curve in several for x in curve), default=1)
     for i, choice in enumerate(same):
-        colour = colours[choice.estimator]
-        _lines(ax, curves[choice.estimator], column, colour, family(choice.estimator))
+        colour = colours[choice.name]
+        _lines(ax, curves[choice.name], column, colour, choice.name)
         _dots(ax, choice.group, column, (1 + _GAP * (i + 1)) * end, 0.5 * _GAP * end, colour)
     ax.set_xlim(0, (1 + _GAP * (len(same) + 1)) * end)
     ax.set_xticks([x for x in ax.get_xticks() if x <= end])

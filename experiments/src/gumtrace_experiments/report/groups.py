@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gumtrace_experiments.columns import Block, Column, Report, Spread
-from gumtrace_experiments.report.names import place
+from gumtrace_experiments.report.names import family, kind, place
 from gumtrace_experiments.report.records import Record
 
 
@@ -55,6 +55,11 @@ class Choice:
     tried: tuple[Group, ...]
 
     @property
+    def name(self) -> str:
+        """Of the estimator, with its relaxation if that has a row of its own."""
+        return ", ".join([family(self.estimator), *kind(self.group.setting)])
+
+    @property
     def unfinished(self) -> int:
         return sum(group.unfinished for group in self.tried)
 
@@ -68,17 +73,17 @@ class Choice:
 
 
 def choices(records: Iterable[Record], report: Report, metric: str) -> list[Choice]:
-    """One for each estimator in each block, in the order they are shown."""
+    """One for each estimator (and relaxation) in each block, in the order they are shown."""
     blocks: dict[tuple, Block] = {}
     groups: dict[tuple, dict[str, list[Record]]] = {}
     for record in records:
         block = report.block(record.config)
         blocks[block.key] = block
-        settings = groups.setdefault((block.key, place(record.config["estimator"])), {})
+        settings = groups.setdefault((block.key, place(record.config["estimator"]), kind(record.config)), {})
         settings.setdefault(record.key[1], []).append(record)
     found = []
-    for key, (_, estimator) in sorted(groups):
-        settings = groups[key, place(estimator)].values()
+    for key, (order, estimator), relaxation in sorted(groups):
+        settings = groups[key, (order, estimator), relaxation].values()
         tried = tuple(Group(same[0].setting, tuple(same)) for same in settings)
         found.append(Choice(blocks[key], estimator, choose(tried, metric), tried))
     return found

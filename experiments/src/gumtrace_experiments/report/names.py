@@ -6,7 +6,8 @@ from gumtrace.estimators import ESTIMATORS
 
 _BIASED_FIRST = sorted(ESTIMATORS, key=lambda name: ESTIMATORS[name].unbiased)  # as in the paper's tables
 _LIKELIHOODS = {"TraceLikelihood": "Trace likelihood", "MatrixTreeCRF": "Matrix-tree CRF"}  # in place of an estimator
-_LABELS = {name: ESTIMATORS[name].label for name in _BIASED_FIRST} | _LIKELIHOODS
+_BASELINES = {"RandomSubset": "Random subset", "FirstTokens": "First tokens", "FullText": "Full text"}  # likewise
+_LABELS = {name: ESTIMATORS[name].label for name in _BIASED_FIRST} | _LIKELIHOODS | _BASELINES
 UNBIASED = "†"  # the mark
 
 
@@ -26,10 +27,19 @@ def title(config: dict[str, Any]) -> str:
     ('T-REINFORCE+ (K = 8) †', 'RELAX †')
     >>> title({"estimator": "TraceREINFORCE", "samples": 1}), title({"estimator": "StochasticSoftmax", "samples": 1})
     ('T-REINFORCE †', 'SST')
+    >>> title({"estimator": "StochasticSoftmax", "samples": 1, "kind": "binary"})
+    'SST, binary'
     """
     samples = config.get("samples", 1)
     name = family(config["estimator"])
-    return marked(config["estimator"], f"{name} (K = {samples})" if samples > 1 else name.removesuffix("+"))
+    name = f"{name} (K = {samples})" if samples > 1 else name.removesuffix("+")
+    return marked(config["estimator"], ", ".join([name, *kind(config)]))
+
+
+def kind(config: dict[str, Any]) -> tuple[str, ...]:
+    """The relaxation, where an experiment has several of them to choose from: each has a row of its own."""
+    known = ESTIMATORS.get(config["estimator"])
+    return (str(config["kind"]),) if known is not None and "kind" in config and "kind" in known.settings() else ()
 
 
 def marked(estimator: str, name: str) -> str:

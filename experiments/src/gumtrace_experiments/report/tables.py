@@ -46,10 +46,10 @@ class _Row:
 
 
 def build(records: Iterable[Record], report: Report, metric: str) -> tuple[list[Table], list[str]]:
-    """A table for each block, and notes on all of them."""
+    """An overview, if the report has one, a table for each block, and notes on all of them."""
     shown = choices(records, report, metric)
     by_block = [list(same) for _, same in groupby(shown, lambda choice: choice.block.key)]
-    tables = []
+    tables = [] if report.overview is None else report.overview(shown)
     for same in by_block:
         tables += [_table(report, same), *_training(report, same), *_gradients(same)]
     return tables, _notes(shown, report, metric)
