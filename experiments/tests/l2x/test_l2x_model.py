@@ -23,7 +23,7 @@ def fixed_weights():
 def plain(model, words, mask):
     """What the predictor computes, as torch has it: all windows of the masked text, and one that is empty."""
     x = (words * mask[..., None]).reshape(-1, *words.shape[1:]).mT
-    found = F.conv1d(x, model.weight.permute(2, 1, 0), padding=1).amax(-1).clamp(min=0)
+    found = F.relu(F.conv1d(x, model.weight.permute(2, 1, 0), padding=1).amax(-1))
     return model.out(F.relu(found + model.bias)).squeeze(-1).sigmoid().reshape(mask.shape[:-1])
 
 

@@ -29,7 +29,9 @@ class Split(NamedTuple):
         return Split(*(tensor.to(device) for tensor in self))
 
     def batch(self, index: Tensor) -> "Split":
-        return Split(*(tensor.index_select(0, index) for tensor in self))
+        """Some of the items; words as integers that rows are soon found by."""
+        words, *others = (tensor.index_select(0, index) for tensor in self)
+        return Split(words.long(), *others)
 
     @property
     def racing(self) -> Tensor:

@@ -193,7 +193,8 @@ class L2XExperiment(Experiment):
     def distribution(self, batch: Split, words: Tensor, generator: torch.Generator | None = None) -> Subset:
         """The distribution of the subset, given the review."""
         keep = kept(words.shape, self.config.dropout, generator, words.device) if self.training else None
-        return Subset(self.encoder(words, keep), self.config.chosen, lengths=batch.lengths, validate_args=False)
+        logits = self.encoder(words, keep).float()
+        return Subset(logits, self.config.chosen, lengths=batch.lengths, validate_args=False)
 
     def shown(self, batch: Split, words: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """(B, n), the mask of a review: the k tokens of the largest logits, or what a baseline takes."""
@@ -210,7 +211,7 @@ class L2XExperiment(Experiment):
     def rate(self, words: Tensor, mask: Tensor, keep: Tensor | None = None) -> Tensor:
         """Ratings. A mask whose gradient is asked for is relaxed, or passes for it; others have k ones."""
         any_mask = mask.requires_grad or self.config.estimator == "FullText"
-        return self.predictor(words, mask, None if any_mask else self.config.chosen, keep)
+        return self.predictor(words, mask, None if any_mask else self.config.chosen, keep).float()
 
     def _context(self, batch: Split, words: Tensor) -> Tensor | None:
         """What a critic or a surrogate sees: the review and its rating."""

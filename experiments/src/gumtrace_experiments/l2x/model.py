@@ -33,18 +33,20 @@ class Encoder(nn.Module):
 
     def forward(self, words: Tensor, keep: Tensor | None = None) -> Tensor:
         """(B, n), for vectors (B, n, size) of which `keep` stay."""
-        x = thinned(words, self.dropout, keep).mT
+        x = words if keep is None else words * keep / (1 - self.dropout)
         *hidden, last = self.layers
         for layer in hidden:
-            x = F.relu(layer(x))
-        return last(x).squeeze(-2).float()
+            x = F.relu(layer(x.mT)).mT
+        # Of one filter, products with single tokens are few, and faster than a convolution.
+        left, middle, right = (x @ last.weight[0]).unbind(-1)  # (B, n)
+        return F.pad(left[:, :-1], (1, 0)) + middle + F.pad(right[:, 1:], (0, 1)) + last.bias
 
 
 class Predictor(nn.Module):
     """A convolution of 100 filters over the tokens that are shown, its maximum over the text, and one linear layer.
 
     The vector of a token is multiplied by the mask. A window without a token always takes part in the maximum, whatever
-    the length of a review.
+    the length of a review; it has no gradient.
 
     Args:
         size: of a word's vector.
@@ -69,8 +71,8 @@ class Predictor(nn.Module):
         """
         masks = mask.reshape(-1, *words.shape[:-1])  # (S, B, n)
         found = self._maxima(words, masks) if few is None else self._maxima_of_few(words, masks, few)
-        x = thinned(F.relu(found.clamp(min=0) + self.bias), self.dropout, keep)  # (S, B, filters)
-        return self.out(x).squeeze(-1).sigmoid().float().reshape(mask.shape[:-1])
+        x = thinned(F.relu(F.relu(found) + self.bias), self.dropout, keep)  # (S, B, filters)
+        return self.out(x).squeeze(-1).sigmoid().reshape(mask.shape[:-1])
 
     def _maxima_of_few(self, words: Tensor, masks: Tensor, few: int) -> Tensor:
         """The windows around each token that is shown; those without one have 0."""
