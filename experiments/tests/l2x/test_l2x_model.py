@@ -92,18 +92,24 @@ def test_dropout_of_the_predictor():
     torch.testing.assert_close(found, predictor(words, mask))
 
 
+def as_convolutions(encoder, words):
+    x = words.mT
+    for layer in encoder.hidden:
+        x = F.relu(layer(x))
+    return encoder.last(x).squeeze(1)
+
+
 @pytest.mark.parametrize("hidden", [0, 2])
 def test_the_encoder(hidden):
     """One convolution with one filter, or two of 100 before it; a token's logit depends on its neighbours alone."""
     encoder = Encoder(SIZE, hidden)
-    shapes = [tuple(layer.weight.shape) for layer in encoder.layers]
-    assert shapes == [(FILTERS, SIZE, 3), (FILTERS, FILTERS, 3), (1, FILTERS, 3)][-hidden - 1 :] or shapes == [
-        (1, SIZE, 3)
-    ]
+    shapes = [tuple(layer.weight.shape) for layer in (*encoder.hidden, encoder.last)]
+    assert shapes == ([(FILTERS, SIZE, 3), (FILTERS, FILTERS, 3), (1, FILTERS, 3)] if hidden else [(1, SIZE, 3)])
     words = torch.randn(1, 15, SIZE, requires_grad=True)
     logits = encoder(words)
     assert logits.shape == (1, 15)
     (grad,) = torch.autograd.grad(logits[0, 7], words)
+    torch.testing.assert_close(logits, as_convolutions(encoder, words))
     reach = 1 + hidden
     assert grad.abs().sum(-1)[0].nonzero().flatten().tolist() == list(range(7 - reach, 8 + reach))
 

@@ -74,6 +74,17 @@ TREEBANK = find("treebank").config_type(
     lr=1e-3,
     precision="float32",
 )
+L2X = find("l2x").config_type(
+    reviews="synthetic",
+    synthetic_size=200,
+    longest=20,
+    chosen=4,
+    calls=24,
+    iterations=8,
+    evaluate_every=4,
+    lr=1e-3,
+    precision="float32",
+)
 ELBO, OTHERS = 1e-3, 2e-2  # relative; ELBO is for losses, too
 FLIPS = 0.03  # absolute, of shares: some edges that are others
 every_estimator = pytest.mark.parametrize(
@@ -84,6 +95,9 @@ with_lstms = pytest.mark.parametrize(
     [
         *(LISTOPS.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX", "REBAR", "StochasticSoftmax")),
         *(TREEBANK.replace(estimator=name) for name in ("TraceLikelihood", "MatrixTreeCRF", "TraceREINFORCE", "RELAX")),
+        # It has convolutions instead, whose sums are in another order as well.
+        *(L2X.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX", "REBAR", "StraightThrough", "FullText")),
+        L2X.replace(estimator="StochasticSoftmax", kind="binary", model="complex"),
     ],
     ids=lambda config: f"{experiment(config).name}-{config.estimator}",
 )

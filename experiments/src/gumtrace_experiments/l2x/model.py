@@ -28,18 +28,20 @@ class Encoder(nn.Module):
     def __init__(self, size: int, hidden: int = 0, dropout: float = 0.1):
         super().__init__()
         self.dropout = dropout
-        sizes = [size, *[FILTERS] * hidden, 1]
-        self.layers = nn.ModuleList(nn.Conv1d(a, b, WIDTH, padding="same") for a, b in pairwise(sizes))
+        sizes = [size, *[FILTERS] * hidden]
+        self.hidden = nn.ModuleList(nn.Conv1d(a, b, WIDTH, padding="same") for a, b in pairwise(sizes))
+        self.last = nn.Conv1d(
+            sizes[-1], 1, WIDTH, padding="same", bias=False
+        )  # the same for all tokens: it would do nothing
 
     def forward(self, words: Tensor, keep: Tensor | None = None) -> Tensor:
         """(B, n), for vectors (B, n, size) of which `keep` stay."""
         x = words if keep is None else words * keep / (1 - self.dropout)
-        *hidden, last = self.layers
-        for layer in hidden:
+        for layer in self.hidden:
             x = F.relu(layer(x.mT)).mT
         # Of one filter, products with single tokens are few, and faster than a convolution.
-        left, middle, right = (x @ last.weight[0]).unbind(-1)  # (B, n)
-        return F.pad(left[:, :-1], (1, 0)) + middle + F.pad(right[:, 1:], (0, 1)) + last.bias
+        left, middle, right = (x @ self.last.weight[0]).unbind(-1)  # (B, n)
+        return F.pad(left[:, :-1], (1, 0)) + middle + F.pad(right[:, 1:], (0, 1))
 
 
 class Predictor(nn.Module):
