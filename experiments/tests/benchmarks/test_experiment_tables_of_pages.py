@@ -8,6 +8,7 @@ import pytest
 MARKS = {
     "graph-layout": ("graph-layout-tuning",),
     "listops": ("listops-tuning", "listops-depths", "listops-original"),
+    "l2x": (),
     "treebank": (),
 }
 

@@ -123,8 +123,8 @@ def test_dropout_of_the_encoder():
 def test_critic_and_surrogate_see_the_chosen_tokens_and_the_rating():
     words, ratings = torch.randn(3, 5, SIZE), torch.rand(3)
     seen = context(words, ratings)
-    noise = torch.full((2, 3, 5), -50.0)
-    noise[..., 1:3] = 50.0
+    noise = torch.full((2, 3, 5), -99.0)
+    noise[..., 1:3] = -20.0
     noise[..., 4] = 0.0  # does not race
     critic = Critic(SIZE)
     mean = words[:, 1:3].mean(1)

@@ -13,10 +13,10 @@ from gumtrace_experiments.l2x.experiment import L2XExperiment
 
 _WIDTH, _LINE = 9.6, 0.185  # inches, of the text and from line to line
 _POINTS = 8.5
-_SPACE = 2.6 / 72  # inches between words
-_PAD = 0.022  # inches around a word that is marked
+_SPACE = 2.0 / 72  # inches between words
+_PAD = 0.03  # inches around a word that is marked
 _LETTERS = 14  # of the caption, to an inch
-_HEAD = 0.5  # inches above a review
+_HEAD, _FOOT, _EDGE = 0.5, 0.65, 0.2  # inches above a review, of the caption, and at the sides
 _LONG = 26  # letters of a token that are shown
 MARKED = SERIES[4]
 _CAPTION = (
@@ -48,18 +48,21 @@ def draw(experiment: L2XExperiment, path: str | Path, count: int = 4, split: str
     high ratings and low ones in turn."""
     items = _items(experiment, count, split)
     words = [_laid_out(item.tokens) for item in items]
-    heights = [_HEAD + _LINE * (1 + found[-1].line) for found in words]
-    figure = require("matplotlib.figure", "plot").Figure(
-        figsize=(_WIDTH + 0.5, sum(heights) + 0.7), layout="constrained"
-    )
-    grid = {"height_ratios": heights, "hspace": 0}
-    for ax, item, found in zip(
-        figure.subplots(len(items), squeeze=False, gridspec_kw=grid)[:, 0], items, words, strict=True
-    ):
-        _panel(ax, item, found)
-    figure.supxlabel(fill(_CAPTION, int(_LETTERS * _WIDTH)), fontsize=9, color=SOFT)
+    caption = fill(_CAPTION, int(_LETTERS * _WIDTH))
+    width, height = _WIDTH + 2 * _EDGE, sum(map(_height, words)) + _HEAD * len(words) + _FOOT
+    figure = require("matplotlib.figure", "plot").Figure(figsize=(width, height))
+    top = height  # inches, as everything here: lines are as far apart in a short review as in a long one
+    for item, found in zip(items, words, strict=True):
+        top -= _HEAD + _height(found)
+        box = (_EDGE / width, top / height, _WIDTH / width, _height(found) / height)
+        _panel(figure.add_axes(box), item, found)
+    figure.text(0.5, 0.5 * _FOOT / height, caption, ha="center", va="center", fontsize=9, color=SOFT)
     figure.savefig(path, dpi=140)
     return Path(path)
+
+
+def _height(words: list[_Word]) -> float:
+    return _LINE * (words[-1].line + 1)
 
 
 def _items(experiment: L2XExperiment, count: int, split: str) -> list[_Item]:
@@ -134,7 +137,7 @@ def _panel(ax, item: _Item, words: list[_Word]) -> None:
         loc="left",
         weight="bold",
     )
-    bare(ax, (-0.03, _WIDTH + 0.1), (-_LINE * (words[-1].line + 0.6), _LINE * 0.6), "", equal=False)
+    bare(ax, (0, _WIDTH), (-_LINE * (words[-1].line + 0.5), _LINE * 0.5), "", equal=False)
 
 
 def _box(ax, patches, word: _Word, y: float, right: bool) -> None:
