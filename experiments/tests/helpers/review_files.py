@@ -4,9 +4,12 @@ import gzip
 import io
 import json
 import lzma
+import re
 import tarfile
+from contextlib import contextmanager
 
 import numpy as np
+import pytest
 
 from gumtrace_experiments.l2x import beer, eraser
 from gumtrace_experiments.l2x.synthetic import generate
@@ -83,3 +86,20 @@ def tar(members):
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
+
+
+def one_line(error, *parts):
+    """The message, which names the file and is no longer than a line or two."""
+    text = str(error.value)
+    assert len(text.splitlines()) == 1
+    assert len(text) < 600
+    for part in parts:
+        assert part in text
+    return text
+
+
+@contextmanager
+def refused(*parts):
+    with pytest.raises(ValueError, match=re.escape(parts[0])) as error:
+        yield
+    one_line(error, *parts)

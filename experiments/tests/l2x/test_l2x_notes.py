@@ -7,7 +7,7 @@ from gumtrace_experiments.report.groups import choices
 from gumtrace_experiments.report.records import collect
 
 L2X = find("l2x")
-RUNS = collect([RESULTS / "l2x"])
+RUNS = collect([RESULTS / "l2x" / "movie-reviews-on-a-cpu.jsonl"])
 SHOWN = {choice.estimator: choice for choice in choices(RUNS, L2X.report(), L2X.selection_metric)}
 TUNED = ("TraceREINFORCE", "NoiseREINFORCE", "StochasticSoftmax", "StraightThrough")
 BASELINES = ("RandomSubset", "FirstTokens", "FullText")
