@@ -15,6 +15,9 @@ from gumtrace_experiments.experiment import Experiment
 GROUP = "gumtrace.experiments"  # of entry points, each the name of an experiment and its class
 _OWN = {
     "graph-layout": "gumtrace_experiments.graph_layout.experiment:GraphLayout",
+    "kset-autoencoder": "gumtrace_experiments.kset.autoencoder:Autoencoder",
+    "kset-features": "gumtrace_experiments.kset.features:Features",
+    "kset-neighbours": "gumtrace_experiments.kset.neighbours:Neighbours",
     "listops": "gumtrace_experiments.listops.experiment:ListOpsExperiment",
     "l2x": "gumtrace_experiments.l2x.experiment:L2XExperiment",
     "treebank": "gumtrace_experiments.treebank.experiment:TreebankExperiment",

@@ -1,0 +1,1 @@
+"""The k-subset contest: three tasks on MNIST that papers on gradients through k-subsets share."""
