@@ -37,7 +37,7 @@ class AutoencoderConfig(TaskConfig):
     subset_size: int = 10
     """Keys that are chosen, of each row."""
     logit_scale: float = 5.0
-    """Logits of the subsets are the encoder's output times this, as if the noise had the scale 1 / this. I-MLE's noise is
+    """Logits of the subsets are the encoder's output times this, as if noise had the scale 1 / this. I-MLE's noise is
     several times narrower than Gumbel noise of scale 1."""
     kl: Literal["category", "noise"] = "category"
     """KL divergence in the training objective. category: I-MLE's, that of one draw from softmax of each row of the

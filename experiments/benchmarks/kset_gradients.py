@@ -1,0 +1,92 @@
+"""Bias and standard deviation of estimators' gradients at one trained model of a k-subset task.
+
+Nothing can be enumerated: C(784, 50) subsets. The loss of neighbours is linear in the subset, so its gradient is exact,
+by the chances of each key. For the others the truth is the mean of many estimates of T-REINFORCE+, which is unbiased;
+its own standard error is part of what chance alone would give.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gumtrace.diagnostics import gradient_statistics
+from gumtrace.estimators import TraceREINFORCE
+from gumtrace_experiments.kset.neighbours import Neighbours
+from gumtrace_experiments.kset.task import Problem, Task
+
+ITEMS = 8  # images
+REPLICATES = 500  # estimates of each estimator
+LONG, SAMPLES = 1000, 64  # estimates of the long average, and structures in each
+WARM_UP = 200  # calls before, for estimators that learn
+_CHUNK = 400  # values of the structure an item in memory
+
+
+def gradients_at(
+    model: Task,
+    estimators: Sequence[str],
+    settings: Mapping[str, Mapping[str, Any]],
+    *,
+    items: int = ITEMS,
+    replicates: int = REPLICATES,
+    long: int = LONG,
+) -> dict[str, Any]:
+    """`size`: the root mean square of the true gradient to a logit. Of each estimator, with its settings in training:
+    std, bias, and what chance alone would give for the bias."""
+    model.eval()
+    device = model.data.train.labels.device
+    generator = torch.Generator(device).manual_seed(0)
+    with torch.no_grad():
+        problem = model.problem(torch.arange(items, device=device), generator)
+    target, error = _target(model, problem, long, generator)
+    rows = []
+    for name in estimators:
+        config = model.config.replace(estimator=name, **settings.get(name, {}))
+        estimator = type(model).build(config, model.data, device).estimator
+        (found,) = gradient_statistics(
+            {name: estimator},
+            problem.dist,
+            problem.objective,
+            replicates,
+            context=problem.context,
+            warm_up=WARM_UP if list(estimator.parameters()) or list(estimator.buffers()) else 0,
+            target=target,
+            chunk=max(1, _CHUNK // config.calls_per_item),
+            generator=generator,
+        )
+        chance = math.hypot(found.bias_error or 0.0, error)
+        rows.append({"estimator": name, "samples": config.k, "calls": found.calls, "std": found.std})
+        rows[-1] |= {"bias": found.bias, "chance": chance}
+    return {"size": target.square().mean().sqrt().item(), "target_error": error, "rows": rows}
+
+
+def _target(model: Task, problem: Problem, long: int, generator: torch.Generator) -> tuple[Tensor, float]:
+    """The true gradient, or a long average, and its standard error."""
+    if isinstance(model, Neighbours):
+        return linear_gradient(problem), 0.0
+    (found,) = gradient_statistics(
+        {"long": TraceREINFORCE(samples=SAMPLES)},
+        problem.dist,
+        problem.objective,
+        long,
+        exact=False,
+        chunk=max(1, _CHUNK // SAMPLES),
+        generator=generator,
+    )
+    assert found.mean is not None
+    return found.mean, found.std / math.sqrt(long)
+
+
+def linear_gradient(problem: Problem) -> Tensor:
+    """(B, keys), of an objective that is linear in the subset: the mean subset has the mean loss."""
+    dist: Any = problem.dist
+    x = dist.log_rates.detach().double().requires_grad_()
+    for place in range(len(x)):  # one at a time: the chances of hundreds of keys take a while
+        item = dist.with_log_rates(x).item((place,))
+        mean = torch.zeros(dist.log_rates.shape, dtype=x.dtype, device=x.device)
+        mean[place] = item.mean
+        problem.objective(mean)[place].backward()
+    assert x.grad is not None
+    return x.grad

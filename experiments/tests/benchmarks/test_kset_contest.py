@@ -1,0 +1,132 @@
+"""The k-subset contest in small: times, runs, gradients, and the tables that are made of them."""
+
+import json
+import math
+
+import kset_contest  # benchmarks/
+import kset_gradients
+import kset_tables
+import pytest
+import torch
+from common import seeded
+
+import gumtrace as gt
+from gumtrace.diagnostics import exact_gradient
+from gumtrace_experiments import find
+from gumtrace_experiments.kset.data import load
+from gumtrace_experiments.kset.task import Problem
+from gumtrace_experiments.report.records import Record, collect
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+CPU = torch.device("cpu")
+SMALL = {"digits": "synthetic", "synthetic_size": 60, "width": 8, "calls": 24, "evaluate_every": 2, "extra": 8}
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """What is written goes to a folder of its own."""
+    file = tmp_path / "kset.json"
+    for module, name, value in (
+        (kset_contest, "RESULTS", file),
+        (kset_contest, "ROOT", tmp_path),
+        (kset_gradients, "WARM_UP", 2),
+        (kset_gradients, "REPLICATES", 20),
+    ):
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(kset_contest, "UPDATES", 1)
+    return file
+
+
+def test_every_estimator_that_takes_subsets_is_a_rival():
+    assert kset_contest.rivals() == [n for n, c in gt.estimators.ESTIMATORS.items() if n in kset_contest.rivals()]
+    assert {"TraceREINFORCE", "StructureREINFORCE", "RELAX", "StraightThrough"} <= set(kset_contest.rivals())
+    for task in kset_contest.TASKS:
+        for name in kset_contest.rivals():
+            kset_contest.config_of(task, name, {})  # none is refused
+
+
+@pytest.mark.slow
+def test_a_contest(results, tmp_path, monkeypatch):
+    monkeypatch.setitem(kset_contest.TASKS, "small", ("kset-neighbours", {**SMALL, "candidates": 12, "subset_size": 3}))
+    monkeypatch.setattr(kset_contest, "rivals", lambda: ["TraceREINFORCE", "StraightThrough"])
+    short = {"iterations": 4}
+    chosen = ["TraceREINFORCE", "StraightThrough"]
+    arguments = ("small", chosen, [0, 1], tmp_path, CPU, tmp_path / "runs", short)
+    kset_contest.contest(*arguments)
+    runs = collect([tmp_path / "results" / "kset-neighbours" / "small-short.jsonl"])
+    assert [(run.config["estimator"], run.seed) for run in runs] == [(e, s) for e in reversed(chosen) for s in (0, 1)]
+    found = json.loads(results.read_text())
+    assert [r["setting"]["estimator"] for r in found["updates"]] == chosen
+    assert all(r["ms"] > 0 for r in found["updates"])
+    (measured,) = found["gradients"]
+    assert [row["estimator"] for row in measured["rows"]] == chosen
+    scores = {(r.config["estimator"], r.seed): r.result["valid"]["accuracy"] for r in runs if r.result}
+    assert scores[measured["model"]["estimator"], measured["model"]["seed"]] == max(scores.values())
+    kset_contest.contest(*arguments)  # nothing is trained again, and what was measured is replaced
+    assert len(json.loads(results.read_text())["updates"]) == 2
+
+    text = kset_tables.equal_time("kset-neighbours", found, runs)
+    assert text.startswith("**Equal calls and equal time, 3 neighbours of 12, 2 dimensions, made-up digits")
+    assert text.count("\n| T-REINFORCE+ (K = 4) † |") == text.count("\n| Straight-through |") == 1
+    text = kset_tables.gradients("kset-neighbours", found)
+    assert "from the exact gradient" in text
+    assert text.count("\n| Straight-through |") == 1
+
+
+def test_equal_time_by_hand():
+    """The first makes an update in 10 ms and the second in 25: of its four, one when the first has made its four."""
+    Features = find("kset-features")
+
+    def record(estimator, seed, accuracy):
+        config = Features.config_type(estimator=estimator, iterations=4, seed=seed).to_dict()
+        curve = {"iteration": [1, 2, 3, 4], "accuracy": accuracy, "cross_entropy": [1.0] * 4}
+        result = {"iteration": 4, "valid": {"accuracy": max(accuracy)}, "test": {"accuracy": 0.5}}
+        return Record(Features.name, config, {"device": "cpu"}, result, curve)
+
+    runs = [
+        record("StraightThrough", 0, [0.1, 0.3, 0.4, 0.2]),
+        record("TraceREINFORCE", 0, [0.2, 0.5, 0.6, 0.8]),
+        record("TraceREINFORCE", 1, [0.4, 0.5, 0.9, 0.8]),
+    ]
+    machine = {"cpu": "X1", "device": "cpu", "threads": 1, "torch": "2.99", "date": "2030-01-02"}
+    times = {"StraightThrough": 10.0, "TraceREINFORCE": 25.0}
+    settings = {run.config["estimator"]: run.setting for run in runs}
+    updates = [
+        {"experiment": Features.name, "setting": settings[name], "ms": ms, "machine": machine}
+        for name, ms in times.items()
+    ]
+    text = kset_tables.equal_time(Features.name, {"updates": updates}, runs)
+    assert "| Straight-through | 10 | 40.00 | 40.00 | 4 |" in text
+    assert "| T-REINFORCE+ (K = 4) † | 25 | 85.00 ± 7.07 | 30.00 ± 14.14 | 1 |" in text
+    assert "X1, 1 thread, torch 2.99, 2030-01-02" in text
+
+
+# --- gradients ---
+
+
+def test_the_gradient_of_a_linear_loss_is_exact():
+    logits = torch.randn(2, 5, generator=seeded()).masked_fill(torch.eye(2, 5).bool(), -torch.inf)
+    weights = torch.randn(2, 5, generator=seeded())
+    dist = gt.Subset(logits, 2)
+    problem = Problem(dist, lambda value: (value * weights).sum(-1), weights)
+    _, exact = exact_gradient(dist, problem.objective)
+    torch.testing.assert_close(kset_gradients.linear_gradient(problem), exact, atol=1e-9, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_bias_is_told_from_chance(monkeypatch):
+    """T-REINFORCE+ has none. A straight-through gradient at a high temperature has."""
+    data = load("", "synthetic", 1, 60)
+    Autoencoder = find("kset-autoencoder")
+    config = Autoencoder.config_type(**SMALL, rows=3, columns=5, subset_size=2, logit_scale=1.0, temperature=3.0)
+    model = Autoencoder.build(config, data, CPU)
+    found = kset_gradients.gradients_at(
+        model, ["TraceREINFORCE", "StraightThrough"], {}, items=3, replicates=2000, long=2000
+    )
+    trace, through = found["rows"]
+    assert found["target_error"] > 0
+    assert trace["chance"] == pytest.approx(math.hypot(trace["std"] / math.sqrt(2000), found["target_error"]))
+    # 45 entries: a ratio of mean squares whose standard deviation is about 0.2.
+    assert 0.4 < (trace["bias"] / trace["chance"]) ** 2 < 2.0
+    assert through["bias"] > 5 * through["chance"]
+    assert through["std"] < trace["std"]
