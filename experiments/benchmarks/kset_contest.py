@@ -6,7 +6,7 @@ update alone, and then trains all seeds side by side in runs/contest, as `gumtra
 is finished is not repeated, so the command can be interrupted and given again. At last it measures bias and standard
 deviation of the gradients of all estimators, at the model of each task that is best on validation, and records the
 runs beside the lab notes. Times and gradients go to experiments/benchmarks/results/kset.json, from which
-kset_tables.py makes tables. --iterations makes short runs, --tasks and --estimators fewer of them.
+kset_tables.py makes tables. --tasks and --estimators run a part of it, --short other settings.
 """
 
 import argparse
@@ -138,14 +138,14 @@ def main() -> None:
     parser.add_argument("--seeds", default="0-4")
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--estimators", nargs="+", choices=rivals(), default=rivals())
-    parser.add_argument("--iterations", type=int, help="updates of a short run, in place of the task's")
-    parser.add_argument("--lr", type=float, help="learning rate of short runs, in place of the task's")
+    parser.add_argument(
+        "--short", type=json.loads, default={}, help='settings of short runs, as JSON: {"iterations": 1000}'
+    )
     parser.add_argument("--out", type=Path, default=Path("runs") / "contest")
     args = parser.parse_args()
-    short = {name: getattr(args, name) for name in ("iterations", "lr") if getattr(args, name) is not None}
     for task in args.tasks:
         device = torch.device(args.device)
-        contest(task, args.estimators, read_seeds(args.seeds), args.data, device, args.out, short)
+        contest(task, args.estimators, read_seeds(args.seeds), args.data, device, args.out, args.short)
 
 
 if __name__ == "__main__":

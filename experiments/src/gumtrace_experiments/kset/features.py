@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,11 +24,15 @@ class FeaturesConfig(TaskConfig):
     """One vector of 784 logits for all images, or a network 784-100-784 that finds them for each image."""
     selector_width: int = 100
     """Hidden units of that network."""
+    selector_lr: float = 0.0
+    """Learning rate of the logits, or of that network; 0: the same as --lr."""
     evaluate_every: int = 1000
 
     def __post_init__(self):
         super().__post_init__()
         self.check_subset(self.subset_size, PIXELS)
+        if not self.selector_lr >= 0:
+            raise ValueError(f"selector_lr must not be negative, got {self.selector_lr}")
         if self.selector_width < 1:
             raise ValueError(f"selector_width must be at least 1, got {self.selector_width}")
 
@@ -44,6 +48,9 @@ class Features(Task):
         self.classifier = perceptron(PIXELS, *config.hidden, CLASSES)
         self.selector = _Same() if config.selector == "global" else perceptron(PIXELS, config.selector_width, PIXELS)
         self.estimator = build(config, (PIXELS,), context=PIXELS + CLASSES)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return self.with_own_rate(self.selector, self.config.selector_lr)
 
     @staticmethod
     def smoke(config: FeaturesConfig) -> FeaturesConfig:
