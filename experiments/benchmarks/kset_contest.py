@@ -13,8 +13,10 @@ import argparse
 import json
 import math
 import statistics
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +72,14 @@ def clock(kind: type[Experiment], config: Config, data: Any, device: torch.devic
 
 def _clocked(run: Run) -> float:
     wait = torch.cuda.synchronize if run.recorded else lambda: None
+    # With one thread on a CPU, the time that it had the core to itself: others may be busy there, too.
+    now = time.process_time if not run.recorded and torch.get_num_threads() == 1 else time.perf_counter
     wait()
-    start = time.perf_counter()
+    start = now()
     for _ in range(UPDATES):
         run.update()
     wait()
-    return 1e3 * (time.perf_counter() - start) / UPDATES
+    return 1e3 * (now() - start) / UPDATES
 
 
 class Found:
@@ -85,12 +89,11 @@ class Found:
         self.path = path
         self.content = json.loads(path.read_text()) if path.exists() else {"updates": [], "gradients": []}
 
-    def add(self, part: str, record: dict[str, Any]) -> None:
-        """In place of what was measured for the same experiment and setting before."""
-        same = {"experiment": record["experiment"], "setting": record["setting"]}
-        others = [r for r in self.content[part] if not same.items() <= r.items()]
-        self.content[part] = [*others, record]
-        self.path.write_text(json.dumps(self.content, indent=1) + "\n")
+    def add(self, part: str, about: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> None:
+        """What `measure` returns, unless it is known."""
+        if not any(about.items() <= record.items() for record in self.content[part]):
+            self.content[part].append({**about, **measure()})
+            self.path.write_text(json.dumps(self.content, indent=1) + "\n")
 
 
 def setting(config: Config) -> dict[str, Any]:
@@ -106,23 +109,30 @@ def contest(
     device: torch.device,
     out: Path,
     short: dict[str, Any],
+    replicates: int,
 ) -> None:
     """Clock, train, measure gradients, record. `short`: settings of short runs, in place of the task's."""
     kind, found = find(TASKS[task][0]), Found(RESULTS)
-    about = {"experiment": kind.name, "machine": machine(device)}
-    loaded, folders = None, {}
+    where, loaded, folders = machine(device), None, {}
     for estimator in estimators:
         config = config_of(task, estimator, short)
         loaded = kind.load_data(config, data, device) if loaded is None else loaded
-        found.add("updates", {**about, "setting": setting(config), "ms": clock(kind, config, loaded, device)})
-        folders[estimator] = out / kind.name / label(config)
-        options = {"device": device, "data": data, "graph": device.type == "cuda"}
-        train(kind, config, folders[estimator], seeds=seeds, **options)
+        about = {"experiment": kind.name, "setting": setting(config)}
+        clocked = partial(clock, kind, config, loaded, device)
+        folder, options = out / kind.name / label(config), {"device": device, "data": data}
+        try:
+            found.add("updates", about, lambda clocked=clocked: {"ms": clocked(), "machine": where})
+            train(kind, config, folder, seeds=seeds, graph=device.type == "cuda", **options)
+        except RuntimeError as error:  # a device that is full, say: the others go on
+            print(f"{task}: {estimator} is left out: {error}", file=sys.stderr, flush=True)
+        else:
+            folders[estimator] = folder
     runs = collect(folders.values())
     best = max(runs, key=lambda run: _score(run, kind.selection_metric))
     model = restore(folders[best.config["estimator"]] / f"seed-{best.seed}", device, data, experiment=kind)
-    of = {"seed": best.seed, "estimator": best.config["estimator"]}
-    found.add("gradients", {**about, "setting": best.setting, "model": of, **gradients_at(model, rivals(), SETTINGS)})
+    about = {"experiment": kind.name, "setting": best.setting, "seed": best.seed}
+    measure = partial(gradients_at, model, rivals(), SETTINGS, replicates=replicates)
+    found.add("gradients", about, lambda: {"machine": where, **measure()})
     suffix = "-short" if short else ""
     save(ROOT / "results" / kind.name / f"{task}{suffix}.jsonl", runs)
 
@@ -141,11 +151,12 @@ def main() -> None:
     parser.add_argument(
         "--short", type=json.loads, default={}, help='settings of short runs, as JSON: {"iterations": 1000}'
     )
+    parser.add_argument("--replicates", type=int, default=500, help="estimates of each gradient")
     parser.add_argument("--out", type=Path, default=Path("runs") / "contest")
     args = parser.parse_args()
     for task in args.tasks:
         device = torch.device(args.device)
-        contest(task, args.estimators, read_seeds(args.seeds), args.data, device, args.out, args.short)
+        contest(task, args.estimators, read_seeds(args.seeds), args.data, device, args.out, args.short, args.replicates)
 
 
 if __name__ == "__main__":

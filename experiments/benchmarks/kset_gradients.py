@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from gumtrace.diagnostics import gradient_statistics
-from gumtrace.estimators import TraceREINFORCE
+from gumtrace.estimators import ESTIMATORS, TraceREINFORCE
 from gumtrace_experiments.kset.neighbours import Neighbours
 from gumtrace_experiments.kset.task import Problem, Task
 
 ITEMS = 8  # images
-REPLICATES = 500  # estimates of each estimator
-LONG, SAMPLES = 1000, 64  # estimates of the long average, and structures in each
+CALLS = 12  # of the objective for an image and estimate: as many samples as that allows
+LONG, SAMPLES = 2, 64  # of the long average: for each replicate so many estimates, and structures in each of these
 WARM_UP = 200  # calls before, for estimators that learn
 _CHUNK = 400  # values of the structure an item in memory
 
@@ -30,20 +30,20 @@ def gradients_at(
     settings: Mapping[str, Mapping[str, Any]],
     *,
     items: int = ITEMS,
-    replicates: int = REPLICATES,
-    long: int = LONG,
+    replicates: int = 500,
 ) -> dict[str, Any]:
-    """`size`: the root mean square of the true gradient to a logit. Of each estimator, with its settings in training:
-    std, bias, and what chance alone would give for the bias."""
+    """`size`: the root mean square of the true gradient to a logit. Of each estimator, at equal calls: std, bias, and
+    what chance alone would give for the bias."""
     model.eval()
     device = model.data.train.labels.device
     generator = torch.Generator(device).manual_seed(0)
     with torch.no_grad():
         problem = model.problem(torch.arange(items, device=device), generator)
-    target, error = _target(model, problem, long, generator)
+    target, error = _target(model, problem, LONG * replicates, generator)
     rows = []
     for name in estimators:
-        config = model.config.replace(estimator=name, **settings.get(name, {}))
+        samples = max(1, CALLS // ESTIMATORS[name].calls_per_sample)
+        config = model.config.replace(estimator=name, samples=samples, **settings.get(name, {}))
         estimator = type(model).build(config, model.data, device).estimator
         (found,) = gradient_statistics(
             {name: estimator},

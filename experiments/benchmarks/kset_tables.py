@@ -82,11 +82,11 @@ def gradients(name: str, found: dict[str, Any]) -> str:
 
 
 def _gradients(name: str, record: dict[str, Any]) -> str:
-    model, block = record["model"], find(name).report().block(record["setting"])
+    block = find(name).report().block(record["setting"])
     exact = record["target_error"] == 0
     truth = "the exact gradient" if exact else "a long average of T-REINFORCE+, whose standard error is in “by chance”"
     lines = [
-        f"**Gradients at the model of {family(model['estimator'])}, seed {model['seed']}: {block.title}**",
+        f"**Gradients at the model of {family(record['setting']['estimator'])}, seed {record['seed']}: {block.title}**",
         "",
         "| estimator | calls | standard deviation | bias | by chance |",
         "|---|---:|---:|---:|---:|",

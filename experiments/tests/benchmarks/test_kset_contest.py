@@ -30,7 +30,6 @@ def results(tmp_path, monkeypatch):
         (kset_contest, "RESULTS", file),
         (kset_contest, "ROOT", tmp_path),
         (kset_gradients, "WARM_UP", 2),
-        (kset_gradients, "REPLICATES", 20),
     ):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(kset_contest, "UPDATES", 1)
@@ -46,12 +45,12 @@ def test_every_estimator_that_takes_subsets_is_a_rival():
 
 
 @pytest.mark.slow
-def test_a_contest(results, tmp_path, monkeypatch):
+def test_a_contest(results, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(kset_contest.TASKS, "small", ("kset-neighbours", {**SMALL, "candidates": 12, "subset_size": 3}))
     monkeypatch.setattr(kset_contest, "rivals", lambda: ["TraceREINFORCE", "StraightThrough"])
     short = {"iterations": 4}
     chosen = ["TraceREINFORCE", "StraightThrough"]
-    arguments = ("small", chosen, [0, 1], tmp_path, CPU, tmp_path / "runs", short)
+    arguments = ("small", chosen, [0, 1], tmp_path, CPU, tmp_path / "runs", short, 20)
     kset_contest.contest(*arguments)
     runs = collect([tmp_path / "results" / "kset-neighbours" / "small-short.jsonl"])
     assert [(run.config["estimator"], run.seed) for run in runs] == [(e, s) for e in reversed(chosen) for s in (0, 1)]
@@ -61,16 +60,26 @@ def test_a_contest(results, tmp_path, monkeypatch):
     (measured,) = found["gradients"]
     assert [row["estimator"] for row in measured["rows"]] == chosen
     scores = {(r.config["estimator"], r.seed): r.result["valid"]["accuracy"] for r in runs if r.result}
-    assert scores[measured["model"]["estimator"], measured["model"]["seed"]] == max(scores.values())
-    kset_contest.contest(*arguments)  # nothing is trained again, and what was measured is replaced
-    assert len(json.loads(results.read_text())["updates"]) == 2
+    assert scores[measured["setting"]["estimator"], measured["seed"]] == max(scores.values())
+    kset_contest.contest(*arguments)  # nothing is done again
+    assert json.loads(results.read_text()) == found
+
+    def full(kind, config, folder, **options):
+        if config.estimator == chosen[0]:
+            raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(kset_contest, "train", full)
+    kset_contest.contest(*arguments)
+    assert "small: TraceREINFORCE is left out: out of memory" in capsys.readouterr().err
+    file = tmp_path / "results" / "kset-neighbours" / "small-short.jsonl"
+    assert {run.config["estimator"] for run in collect([file])} == {chosen[1]}
 
     text = kset_tables.equal_time("kset-neighbours", found, runs)
     assert text.startswith("**Equal calls and equal time, 3 neighbours of 12, 2 dimensions, made-up digits")
     assert text.count("\n| T-REINFORCE+ (K = 4) † |") == text.count("\n| Straight-through |") == 1
     text = kset_tables.gradients("kset-neighbours", found)
     assert "from the exact gradient" in text
-    assert text.count("\n| Straight-through |") == 1
+    assert text.count("\n| Straight-through (K = 12) |") == 1
 
 
 def test_equal_time_by_hand():
@@ -118,12 +127,12 @@ def test_bias_is_told_from_chance(monkeypatch):
     """T-REINFORCE+ has none. A straight-through gradient at a high temperature has."""
     data = load("", "synthetic", 1, 60)
     Autoencoder = find("kset-autoencoder")
+    monkeypatch.setattr(kset_gradients, "LONG", 1)
     config = Autoencoder.config_type(**SMALL, rows=3, columns=5, subset_size=2, logit_scale=1.0, temperature=3.0)
     model = Autoencoder.build(config, data, CPU)
-    found = kset_gradients.gradients_at(
-        model, ["TraceREINFORCE", "StraightThrough"], {}, items=3, replicates=2000, long=2000
-    )
+    found = kset_gradients.gradients_at(model, ["TraceREINFORCE", "StraightThrough"], {}, items=3, replicates=2000)
     trace, through = found["rows"]
+    assert trace["calls"] == through["calls"] == kset_gradients.CALLS
     assert found["target_error"] > 0
     assert trace["chance"] == pytest.approx(math.hypot(trace["std"] / math.sqrt(2000), found["target_error"]))
     # 45 entries: a ratio of mean squares whose standard deviation is about 0.2.

@@ -82,8 +82,9 @@ def test_every_estimator_trains_and_resumes_exactly(task, estimator, run):
         (Neighbours, {"dimensions": 3}),
         (Neighbours, {"shards": 2}),
     ],
-    ids=str,
+    ids=lambda part: part.name if isinstance(part, type) else next(iter(part)),
 )
+@pytest.mark.slow
 def test_settings_change_a_run_that_resumes_exactly(task, settings, run):
     config = TINY[task].replace(**settings)
     whole = run("whole", config)

@@ -156,6 +156,7 @@ def test_pictures_of_the_plane(dimensions, data, saved, tmp_path):
 # --- the commands ---
 
 
+@pytest.mark.slow
 def test_commands(tmp_path, capsys, monkeypatch, data):
     """One command each; a run on a file, and one on made-up digits without it."""
     monkeypatch.chdir(tmp_path)

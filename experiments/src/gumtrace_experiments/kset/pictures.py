@@ -112,7 +112,7 @@ def _marked(ax, image: Tensor, kept: Tensor) -> None:
     """The image in grey, with a square on each chosen pixel."""
     _show(ax, image)
     y, x = _square(kept).nonzero().cpu().unbind(-1)
-    ax.scatter(x, y, marker="s", s=5, color=CHOSEN, linewidth=0)
+    ax.scatter(x, y, marker="s", s=8, color=CHOSEN, linewidth=0)
 
 
 def _saved(figure, path: str | Path) -> Path:
