@@ -4,6 +4,8 @@ them into the lab notes."""
 import json
 from pathlib import Path
 
+import kset_tables  # beside this file
+
 from gumtrace.estimators import ESTIMATORS
 from gumtrace_experiments import find
 from gumtrace_experiments.commands.table import with_tables as with_one
@@ -155,6 +157,7 @@ TABLES = {
     "listops-depths": lambda: depths(_load("listops-depths.json")),
     "listops-original": lambda: original(_load("listops-original.json")),
     "updates": lambda: updates(_load("updates.json")),
+    **kset_tables.TABLES,
 }
 
 

@@ -103,11 +103,11 @@ def _gradients(name: str, record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _load() -> dict[str, Any]:
+def load() -> dict[str, Any]:
     return json.loads(RESULTS.read_text())
 
 
 TABLES = {
-    **{f"{name}-time": lambda name=name: equal_time(name, _load(), collect([RUNS / name])) for name in SHOWN},
-    **{f"{name}-gradients": lambda name=name: gradients(name, _load()) for name in SHOWN},
+    **{f"{name}-time": lambda name=name: equal_time(name, load(), collect([RUNS / name])) for name in SHOWN},
+    **{f"{name}-gradients": lambda name=name: gradients(name, load()) for name in SHOWN},
 }

@@ -3,10 +3,12 @@
 import re
 
 import experiment_tables  # benchmarks/
+import kset_tables
 import pytest
 
 MARKS = {
     "graph-layout": ("graph-layout-tuning",),
+    **{name: (f"{name}-time", f"{name}-gradients") for name in kset_tables.SHOWN},
     "listops": ("listops-tuning", "listops-depths", "listops-original"),
     "l2x": (),
     "treebank": (),
