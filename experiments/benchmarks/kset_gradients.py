@@ -59,7 +59,8 @@ def gradients_at(
         chance = math.hypot(found.bias_error or 0.0, error)
         rows.append({"estimator": name, "samples": config.k, "calls": found.calls, "std": found.std})
         rows[-1] |= {"bias": found.bias, "chance": chance}
-    return {"size": target.square().mean().sqrt().item(), "target_error": error, "rows": rows}
+    size = target.square().mean().sqrt().item()
+    return {"size": size, "target_error": error, "replicates": replicates, "rows": rows}
 
 
 def _target(model: Task, problem: Problem, long: int, generator: torch.Generator) -> tuple[Tensor, float]:

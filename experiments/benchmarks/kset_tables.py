@@ -97,7 +97,8 @@ def _gradients(name: str, record: dict[str, Any]) -> str:
     lines += [
         "",
         f"Root mean squares over logits, of the gradient of one image's loss; the true one is {record['size']:.3g}. "
-        f"Bias is the distance of the mean estimate from {truth}; an unbiased estimator is that far away by chance.",
+        f"Bias is the distance of the mean of {record['replicates']} estimates from {truth}; an "
+        "unbiased estimator is that far away by chance.",
         "",
     ]
     return "\n".join(lines)
