@@ -1,5 +1,5 @@
-"""The probability of each place for each key, in the order in which keys arrive: inclusion probabilities of subsets,
-means of permutation matrices. No sum over subsets or orders is needed."""
+"""The probability of each place for each key, in the order in which keys arrive: means of permutation matrices. No
+sum over orders is needed."""
 
 from functools import partial
 

@@ -46,7 +46,7 @@ PATIENCE = 180.0  # seconds to wait for another process, which may have been sto
 HEAD_START = 0.5  # seconds in which a process that has compiled other kernels comes to this one
 COMPILER = "compiler.lock"  # held by the first process that compiles, for as long as it lives
 # About how long the kernels of a module take, all that a call needs together. Others belong to relaxations.
-SECONDS = {"sampling": 3, "formula": 5, "conditional": 6}
+SECONDS = {"sampling": 3, "formula": 5, "conditional": 6, "inclusion": 3}
 RELAXED = "relaxation", 5
 
 _announced: set[tuple[str, str]] = set()

@@ -14,7 +14,9 @@ from torch import Tensor
 from gumtrace.kernels.cpu import arborescence, formula, matrix_tree, sampling
 from gumtrace.kernels.cpu import conditional as conditionals
 from gumtrace.kernels.cpu import racing_keys as listing
-from gumtrace.kernels.cpu.marginals import subset_covariance as subset_covariance  # of the kernels here, as are
+from gumtrace.kernels.cpu.inclusion import subset_pairs as subset_pairs  # of the kernels here, as are
+from gumtrace.kernels.cpu.inclusion import subset_probs as subset_probs
+from gumtrace.kernels.cpu.marginals import subset_covariance as subset_covariance
 from gumtrace.kernels.cpu.marginals import subset_marginals as subset_marginals
 from gumtrace.kernels.cpu.marginals import subset_third_cumulant as subset_third_cumulant
 from gumtrace.kernels.cpu.marginals import subset_weights as subset_weights
