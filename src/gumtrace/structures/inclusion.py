@@ -8,7 +8,8 @@ N_i(s) counts the other keys that have arrived; φ is any density, W = ∫_s^∞
 a_i H_i is about keys that arrive as one of the first k, and a_i (1 - H_i) about keys that arrive later. So nothing
 matters after a time at which k keys must be there, nor, if W is 1 there, before one at which k + 1 keys cannot be: all
 keys share one interval, and φ is a normal density that fits into it. What is integrated is entire in s and vanishes at
-both ends: the trapezoidal rule converges exponentially, and the same number of points serves every size. Derivatives
+both ends: the trapezoidal rule converges exponentially, and the same number of points serves thousands of keys.
+Derivatives
 
     ∂P(i ∈ S) / ∂logit_j = -∫ a_i a_j P(N_ij = k - 1) ds,      i ≠ j, N_ij without both of them,
 
@@ -17,6 +18,7 @@ make a symmetric matrix whose rows sum to 0, as a constant added to all logits c
 
 import math
 from functools import partial
+from math import isqrt
 from typing import Any, NamedTuple
 
 import torch
@@ -53,12 +55,18 @@ def inclusion_probs(logits: Tensor, k: Tensor, most: int) -> Tensor:
     sure = torch.where(racing & (k >= count)[:, None], 1.0, 0.0).to(x.dtype)
     is_open = (k > 0) & (k < count)  # some keys are chosen, and not all: the others get numbers that do no harm
     x, k, count = torch.where(is_open[:, None], x, 0.0), torch.where(is_open, k, 1), count.clamp(min=2)
-    drop, points = (39.0, 128) if logits.dtype == torch.float64 else (18.0, 48)  # e^-drop: 1e-17, 2e-8
+    drop = 39.0 if logits.dtype == torch.float64 else 18.0  # e^-drop: 1e-17, 2e-8
     with torch.no_grad():
         pivot, shift, width = _interval(x, count, k, most, drop)
-    probs = _probs(x - pivot + shift, width, k, most, _rule(points, drop, x))
+    probs = _probs(x - pivot + shift, width, k, most, _rule(_points(most, logits.dtype), drop, x))
     probs = torch.where(is_open[:, None] & racing, probs, sure)
     return probs.reshape(logits.shape).to(logits.dtype)
+
+
+def _points(most: int, dtype: torch.dtype) -> int:
+    """Multiples of 48, which kernels take apart. The count has a standard deviation of √k at most, and is the narrower
+    in time for it; the intervals of ten kinds of logits needed no more for errors below 1e-8 and 1e-14."""
+    return 48 * (max(2, -(-isqrt(most) // 14)) if dtype == torch.float64 else -(-(isqrt(most) + 1) // 26))
 
 
 def _rule(points: int, drop: float, like: Tensor) -> Rule:

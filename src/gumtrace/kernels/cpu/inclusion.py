@@ -21,6 +21,8 @@ from gumtrace.kernels.cpu.jit import jit, kernel
 from gumtrace.kernels.cpu.simd_math import exp64
 from gumtrace.kernels.cpu.threads import run
 
+LANES = 24  # three registers of AVX-512; the points of a single item are at least two parts, for two threads
+
 _part = partial(jit, fastmath={"contract"})
 _kernel = partial(kernel, fastmath={"contract"})
 
@@ -224,24 +226,17 @@ def subset_probs(
     y: Tensor, width: Tensor, k: Tensor, most: int, places: Tensor, late: Tensor, middle: Tensor
 ) -> tuple[Tensor, Tensor]:
     """(items, keys) Σ middle p_i + step a_i (P(at most k - 1 others) - late), and its derivative by its own logit."""
-    lanes = _lanes(places)
-    out, slope = torch.empty(2, len(y), len(places) // lanes, y.shape[1], dtype=y.dtype)
+    out, slope = torch.empty(2, len(y), len(places) // LANES, y.shape[1], dtype=y.dtype)
     points = (x.numpy() for x in (places, late, middle))
-    _run(_probs, out, y, width, k, most, *points, lanes, out.numpy(), slope.numpy())
+    _run(_probs, out, y, width, k, most, *points, LANES, out.numpy(), slope.numpy())
     return out.sum(1), slope.sum(1)
 
 
 def subset_pairs(y: Tensor, width: Tensor, k: Tensor, most: int, places: Tensor, v: Tensor) -> Tensor:
     """(items, keys) Σ step a_j Σ_{i≠j} a_i v_i P(k - 1 others than i and j)."""
-    lanes = _lanes(places)
-    out = torch.empty(len(y), len(places) // lanes, y.shape[1], dtype=y.dtype)
-    _run(_pairs, out, y, width, k, most, places.numpy(), v.contiguous().numpy(), lanes, out.numpy())
+    out = torch.empty(len(y), len(places) // LANES, y.shape[1], dtype=y.dtype)
+    _run(_pairs, out, y, width, k, most, places.numpy(), v.contiguous().numpy(), LANES, out.numpy())
     return out.sum(1)
-
-
-def _lanes(places: Tensor) -> int:
-    """A few SIMD registers; at least two parts, so that two threads share a single item."""
-    return len(places) // 2 if len(places) <= 64 else 32
 
 
 def _run(kernel, out: Tensor, y: Tensor, width: Tensor, k: Tensor, most: int, *args) -> None:
