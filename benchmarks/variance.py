@@ -43,6 +43,7 @@ class Settings:
     extra: int = 512  # structures without a call, for surrogates
     draws: int = 4  # of the noise given the trace, for Gumbel-Rao
     temperature: float = 0.5  # of relaxations; REBAR's initial one
+    step: float = 1.0  # of I-MLE; the initial one if it adapts
     seed: int = 0
 
 
@@ -96,9 +97,13 @@ def applicable(p: Problem, objective: str, s: Settings) -> dict[str, Callable[[]
 def variants(
     cls: type[E.Estimator], s: Settings, entries: int, modules: dict[str, Callable[[], nn.Module]]
 ) -> Iterator[tuple[str, Callable[[], E.Estimator]]]:
-    """The rows of an estimator: one, or one for each surrogate that it can have."""
+    """The rows of an estimator: one, or one for each surrogate or kind of step that it can have."""
     samples = round(s.calls / cls.calls_per_sample)
     settings = {**asdict(s), "samples": samples, "leave_one_out": samples > 1}
+    if "adaptive" in cls.settings():
+        for name, adaptive in (("fixed", False), ("adaptive", True)):
+            yield f"{cls.label}, {name}", partial(cls.from_settings, {**settings, "adaptive": adaptive})
+        return
     if "surrogate" not in cls.settings():
         yield cls.label, partial(cls.from_settings, settings, **modules)
         return

@@ -97,7 +97,7 @@ def test_supports_asks_for_this_size():
 # Settings ------------------------------------------------------------------------------------------
 
 MEANING = {"samples": 3, "leave_one_out": False, "temperature": 0.25, "kind": "euclidean", "scale": 2.5}
-MEANING |= {"learn_temperature": False, "extra": 7, "draws": 5}
+MEANING |= {"learn_temperature": False, "extra": 7, "draws": 5, "step": 0.3, "adaptive": True}
 
 
 @EVERY
@@ -175,6 +175,7 @@ def test_estimators_can_be_copied(name):
 def test_keys_of_a_state_are_those_of_recorded_runs():
     states = {name: list(make(name, case("subset")[0]).state_dict()) for name in E.ESTIMATORS}
     assert states["REBAR"] == ["log_temperature", "scale"]
+    assert states["IMLE"] == ["factor", "changed"]
     assert all(key.startswith("critic.") for key in states["RELAX"])
     assert all(key.startswith("fitted.") for key in states["SurrogateREINFORCE"])
     assert states["SurrogateREINFORCE"]

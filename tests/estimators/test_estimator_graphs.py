@@ -16,7 +16,7 @@ from gumtrace.relaxations.subset import relax_subset
 from gumtrace.relaxations.trees import arborescence_marginals, spanning_tree_marginals
 
 quiet = pytest.mark.filterwarnings("ignore")  # what torch.compile says of torch's own code
-OUTSIDE = [name for name in SMOOTH if name not in CONTROL]  # the others differentiate the objective inside the call
+OUTSIDE = [name for name in SMOOTH if name not in (*CONTROL, "IMLE")]  # the others differentiate the objective inside
 
 
 def logits(*batch):
@@ -81,7 +81,7 @@ def many_steps(x):
     """More than Python could follow by calling itself."""
     for _ in range(3000):
         x = x * 1.0001
-    return x.sum(-1)
+    return x[..., 0]
 
 
 def in_view(x):
@@ -124,13 +124,13 @@ def test_objectives_that_are_one_node_of_the_graph(name, way):
     assert (x.grad != 0).any()
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("name", [*OUTSIDE, "IMLE"])
 def test_logits_without_a_gradient_are_not_asked_for_one(name):
     assert build(name)(subset(logits(3)), BROKEN["indices"]).requires_grad  # of the network
 
 
 @quiet
-@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("name", [n for n in OUTSIDE if n != "MarginalStraightThrough"])  # which enumerates trees
 def test_nothing_is_asked_where_torch_compiles(name):
     """The whole call as one graph: an objective without a gradient passes."""
     x = torch.zeros(2, 4, 4, requires_grad=True)
@@ -149,11 +149,11 @@ def test_nothing_is_asked_where_torch_compiles(name):
 # Gradients of gradients ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CONTROL)
+@pytest.mark.parametrize("name", [*CONTROL, "IMLE"])
 def test_a_gradient_that_cannot_be_differentiated_again_says_so(name):
     x, scale = logits(3).requires_grad_(), torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
     torch.manual_seed(0)
-    estimator = build(name)
+    estimator = build(name).eval()  # the same estimate in each call
     of = [x, *estimator.parameters()]
 
     def loss():

@@ -45,8 +45,9 @@ def critic_for(dist):
 
 
 def make(name, dist, **settings):
-    """The estimator of that name, with a critic for this structure, in double precision."""
-    settings = {"samples": 3, "extra": 4, "draws": 2, **settings}
+    """The estimator of that name, with a critic for this structure, in double precision; a step that is large whatever
+    the objective is."""
+    settings = {"samples": 3, "extra": 4, "draws": 2, "adaptive": True, **settings}
     settings.setdefault("leave_one_out", settings["samples"] > 1)  # one sample on purpose
     return E.ESTIMATORS[name].from_settings(settings, critic=lambda: critic_for(dist)).double()
 

@@ -198,6 +198,19 @@ def test_transforms_of_torch_func():
     torch.testing.assert_close(torch.func.jacrev(mean)(x), expected)
 
 
+@pytest.mark.filterwarnings("ignore")  # what torch.compile says of torch's own code
+@pytest.mark.slow
+def test_it_compiles_as_one_graph():
+    x, k = randn(3, 5).requires_grad_(), torch.tensor([1, 2, 4])
+    compiled = torch.compile(
+        lambda x: gt.Subset(x, k, most=4, validate_args=False).mean, fullgraph=True, backend="aot_eager"
+    )
+    expected = gt.Subset(x, k).mean
+    torch.testing.assert_close(compiled(x), expected)
+    grads = [torch.autograd.grad(mean[:, 0].sum(), x)[0] for mean in (compiled(x), expected)]
+    torch.testing.assert_close(*grads)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype):
     x = randn(5).to(dtype).requires_grad_()

@@ -36,6 +36,10 @@ class Config:
     objective, and less time."""
     draws: int = 4
     """GumbelRao: conditional draws for each structure."""
+    step: float = 1.0
+    """IMLE: size of the step against the slope of the objective; with --adaptive its relative size at the beginning."""
+    adaptive: bool = False
+    """IMLE: adapt the step until one key differs between the two structures of a sample, as AIMLE does."""
     extra: int = 64
     """SurrogateREINFORCE: structures for each item on which only the surrogate is evaluated."""
     iterations: int = 50_000
@@ -69,7 +73,9 @@ class Config:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not self.learn_temperature and "learn_temperature" not in self.estimator_type.settings():
             raise ValueError(f"learn_temperature: {self.estimator} does not learn a temperature, REBAR does")
-        for name in ("temperature", "lr", "estimator_lr"):
+        if self.adaptive and "adaptive" not in self.estimator_type.settings():
+            raise ValueError(f"adaptive: {self.estimator} has no step that adapts, IMLE does")
+        for name in ("temperature", "step", "lr", "estimator_lr"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
         for name in ("clip", "weight_decay"):

@@ -16,7 +16,7 @@ from gumtrace_experiments.loop.workers import Workers
 data = tiny_runs.data
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
-SOFT = [name for name, cls in ESTIMATORS.items() if cls.differentiates]
+SOFT = [name for name, cls in ESTIMATORS.items() if "temperature" in cls.settings()]
 
 
 # --- evaluations per iteration ---

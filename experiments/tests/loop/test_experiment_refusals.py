@@ -42,6 +42,8 @@ def test_a_folder_without_a_config_is_refused(run, tmp_path):
         ({"samples": 256}, "TraceREINFORCE with 256 samples makes 256 calls for one item, more than the 128"),
         ({"estimator": "REBAR", "calls": 2}, "REBAR with 1 samples makes 3 calls for one item"),
         ({"learn_temperature": False}, "learn_temperature: TraceREINFORCE does not learn a temperature, REBAR does"),
+        ({"adaptive": True}, "adaptive: TraceREINFORCE has no step that adapts, IMLE does"),
+        ({"estimator": "IMLE", "step": 0.0}, "step must be positive, got 0.0"),
         ({"shards": 3}, "32 items cannot be divided evenly among 3 shards"),
         ({"lr": 0.0}, "lr must be positive, got 0.0"),
         ({"iterations": 0}, "iterations must be at least 1, got 0"),

@@ -50,10 +50,13 @@ def run(tmp_path):
 # --- training ---
 
 
-@pytest.mark.parametrize("estimator", [*LIKELIHOODS, *(name for name in ESTIMATORS if name != "StructureREINFORCE")])
+INTRACTABLE = ("StructureREINFORCE", "MarginalStraightThrough")  # probabilities and means of arborescences
+
+
+@pytest.mark.parametrize("estimator", [*LIKELIHOODS, *(name for name in ESTIMATORS if name not in INTRACTABLE)])
 @pytest.mark.slow
 def test_every_way_trains_and_resumes_exactly(estimator, run):
-    config = TINY.replace(estimator=estimator)
+    config = TINY.replace(estimator=estimator, adaptive=estimator == "IMLE")
     whole = run("whole", config)
     assert cut_off(run, config) == whole
     numbers = [value for row in whole for value in row.values() if not isinstance(value, str)]

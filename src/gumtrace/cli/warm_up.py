@@ -9,6 +9,7 @@ from torch import Tensor
 
 import gumtrace as gt
 from gumtrace.benchmark.cases import STRUCTURES, Case, prepare
+from gumtrace.estimators import MarginalStraightThrough
 from gumtrace.recursions import MaximalIndependentSet
 from gumtrace.relaxations import has_relaxation, relax
 from gumtrace.structures.base import Structure
@@ -64,8 +65,8 @@ def make(name: str, dtype: torch.dtype) -> Structure:
 
 
 def use(dist: Structure) -> None:
-    """Everything that has a kernel: samples, log-probabilities, noise given the trace, soft values, and two
-    derivatives of each, which control variates need."""
+    """Everything that has a kernel: samples, log-probabilities, noise given the trace, soft values, means, and
+    two derivatives of each, which control variates need."""
     trace = dist.sample_trace()
     _ = trace.value
     _differentiate(dist.trace_log_prob(trace), dist.logits)
@@ -74,6 +75,8 @@ def use(dist: Structure) -> None:
     _differentiate(dist.conditional(trace), dist.logits)
     for kind in dist.relaxations if has_relaxation(dist) else ():
         _differentiate(relax(dist, dist.perturb(), 1.0, kind), dist.logits)
+    if MarginalStraightThrough.supports(dist):
+        _differentiate(dist.mean, dist.logits)
 
 
 def _differentiate(x: Tensor, logits: Tensor) -> None:

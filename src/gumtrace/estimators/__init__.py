@@ -3,6 +3,7 @@
 from gumtrace.estimators.base import Estimator
 from gumtrace.estimators.control import REBAR, RELAX
 from gumtrace.estimators.critics import MatrixCritic, VectorCritic
+from gumtrace.estimators.hard import IMLE, MarginalStraightThrough
 from gumtrace.estimators.mlp_surrogate import MLPSurrogate
 from gumtrace.estimators.relaxed import GumbelRao, StochasticSoftmax, StraightThrough
 from gumtrace.estimators.score import NoiseREINFORCE, StructureREINFORCE, TraceREINFORCE
@@ -21,18 +22,22 @@ ESTIMATORS: dict[str, type[Estimator]] = {
         StochasticSoftmax,
         StraightThrough,
         GumbelRao,
+        IMLE,
+        MarginalStraightThrough,
     )
 }
 """Every estimator by name, in the order of tables. All other lists of estimators are made from it."""
 
 __all__ = [
     "ESTIMATORS",
+    "IMLE",
     "REBAR",
     "RELAX",
     "Estimator",
     "GumbelRao",
     "LinearSurrogate",
     "MLPSurrogate",
+    "MarginalStraightThrough",
     "MatrixCritic",
     "NoiseREINFORCE",
     "PairwiseSurrogate",

@@ -79,7 +79,7 @@ class Estimator(nn.Module):
     unbiased: ClassVar[bool] = True
     """Whether the mean of the estimates is the gradient of the expected objective."""
     differentiates: ClassVar[bool] = False
-    """Whether it differentiates the objective at relaxed structures, which not every objective and structure allows."""
+    """Whether it differentiates the objective, at relaxed or at hard structures, which not every objective allows."""
     calls_per_sample: ClassVar[int] = 1
     """How often the objective is evaluated for each sample."""
 

@@ -33,6 +33,7 @@ class BinaryTree(Structure):
     """
 
     has_log_prob = True
+    is_indicator = False
     directed = True
     drawing = "gumtrace.plotting.graphs:binary_tree"
     panel = "gumtrace.plotting.panels:tokens"

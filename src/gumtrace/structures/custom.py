@@ -120,6 +120,10 @@ class Custom(Structure):
         return CustomWords(trace, names)
 
     @property
+    def is_indicator(self) -> bool:  # type: ignore[override]
+        return not self._combines
+
+    @property
     def _combines(self) -> bool:
         return any(map(combines, self._algorithms))
 

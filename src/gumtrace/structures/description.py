@@ -25,6 +25,7 @@ class Description(Distribution):
     settings: ClassVar[Sequence[str]] = ()  # attributes, besides lengths, that make it another distribution
     has_log_prob: bool = False  # whether `log_prob` of a structure is known
     directed: ClassVar[bool] = False  # whether its edges have a direction
+    is_indicator: bool = True  # a value is 0/1 over the keys: 1 for those that are chosen
     symmetric: bool = False  # keys (u, v) and (v, u) are one edge: values and critics' noise are symmetric matrices
     relaxations: ClassVar[Sequence[str]] = ()  # kinds that `gumtrace.relax` takes, the default first
     drawing: ClassVar[str] = "gumtrace.plotting.rows:decisions"  # of a trace: (axes, words, chances of keys)

@@ -123,7 +123,7 @@ def _interval(x: Tensor, count: Tensor, k: Tensor, most: int, drop: float) -> tu
 
 def _probs(y: Tensor, width: Tensor, k: Tensor, most: int, rule: Rule) -> Tensor:
     """The integrals (N, d) over an interval (N,) around 0 of log-times, for logits y (N, d)."""
-    if own_kernel("subset_probs", y.device.type) is not None and not is_traced([y]):
+    if not is_traced([y]) and own_kernel("subset_probs", y.device.type) is not None:
         return _Kernel.apply(y, width, k, most, rule)  # type: ignore[return-value]
     rows = max(1, HELD // (y.shape[-1] * len(rule.places)))
     formula = partial(_formula, most=most, rule=rule)

@@ -112,6 +112,10 @@ class Joint(Independent):
         return self.base_dist.racing
 
     @property
+    def is_indicator(self) -> bool:
+        return self.base_dist.is_indicator
+
+    @property
     def symmetric(self) -> bool:
         return self.base_dist.symmetric
 

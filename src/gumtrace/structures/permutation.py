@@ -37,6 +37,7 @@ class Permutation(Structure):
     """
 
     has_log_prob = True
+    is_indicator = False
     relaxations = ("sinkhorn",)
     drawing = "gumtrace.plotting.rows:permutation"
     panel = "gumtrace.plotting.panels:places"
