@@ -40,8 +40,8 @@ def tables(out: Path) -> None:
     made["reference-estimators"] = reference()
     made |= {f"variance-{page}": deviations(rows) for page, rows in ROWS.items()}
     made["updates"] = updates()
-    times = measure_times()
-    made["times"] = time_table(times)
+    times = {structure: measure_times(structure) for structure in TIMED}
+    made["times"] = time_table(times["spanning-tree"])
     made |= {f"time-{page}": time_sentence(page, times) for page in ROWS}
     for name, text in made.items():
         (out / f"{name}.md").write_text(text, encoding="utf-8")
@@ -150,7 +150,7 @@ def deviations(estimators: list[str]) -> str:
     """The recorded standard deviations and biases of one estimator, one row per structure."""
     results = _load("variance")
     found = {(r["estimator"], r["structure"], r["objective"]): r for r in results["records"]}
-    objectives = [o for o in results["objectives"] if any((name, "spanning-tree", o) in found for name in estimators)]
+    objectives = [o for o in results["objectives"] if any(key[0] in estimators and key[2] == o for key in found)]
     rows = [
         [f"{name}, {words}" if len(estimators) > 1 else words]
         + [cell for o in objectives for cell in _spread(found[name, structure, o])]
@@ -196,15 +196,19 @@ def updates() -> str:
 
 BATCH, CALLS, EXTRA = 16, 8, 64
 ROUNDS = 4  # of all estimators in turn
+TIMED = {  # the first that an estimator supports
+    "spanning-tree": "spanning trees of 10 nodes",
+    "subset": "subsets, 5 of 50 keys",
+}
 SETTING = (
-    f"one estimate and its backward for a batch of {BATCH} spanning trees of 10 nodes, {CALLS} objective calls per "
+    f"one estimate and its backward for a batch of {BATCH} {{}}, {CALLS} objective calls per "
     f"item ({3 * round(CALLS / 3)} for REBAR), {EXTRA} extra structures for surrogates and 4 draws for Gumbel-Rao"
 )
 
 
-def measure_times() -> dict[str, float]:
+def measure_times(structure: str) -> dict[str, float]:
     """Seconds by estimator."""
-    p = problem("spanning-tree")
+    p = problem(structure)
     builds = variance.applicable(p, "smooth", variance.Settings(calls=CALLS, extra=EXTRA))
     made = {name: build() for name, build in builds.items()}
     threads = torch.get_num_threads()
@@ -215,7 +219,7 @@ def measure_times() -> dict[str, float]:
 
 
 def _seconds(estimator: E.Estimator, p: Problem) -> float:
-    logits = p.logits.expand(BATCH, -1, -1).clone().requires_grad_()
+    logits = p.logits.expand(BATCH, *p.logits.shape).clone().requires_grad_()
     start = time.process_time()
     estimator(p.make(logits), lambda x: p.objective(x).log1p()).mean().backward()
     return time.process_time() - start
@@ -225,17 +229,19 @@ def time_table(times: dict[str, float]) -> str:
     plain = times["T-REINFORCE+"]
     rows = [[name, _number(1e3 * t), f"{t / plain:.1f}"] for name, t in times.items()]
     return (
-        f"Milliseconds of {SETTING}; the objective costs next to nothing. Measured when this page was built, on one "
+        f"Milliseconds of {SETTING.format(TIMED['spanning-tree'])}; the objective costs next to nothing. Measured when this page was built, on one "
         f"thread of {machine()['cpu']}: good to a factor, not to a digit.\n\n"
         + _table(["", "ms", "T-REINFORCE+ = 1"], rows)
     )
 
 
-def time_sentence(page: str, times: dict[str, float]) -> str:
-    plain = times["T-REINFORCE+"]
-    found = [f"{_number(1e3 * times[name])} ms ({times[name] / plain:.1f})" for name in ROWS[page]]
+def time_sentence(page: str, times: dict[str, dict[str, float]]) -> str:
+    structure = next(structure for structure in TIMED if ROWS[page][0] in times[structure])
+    of, plain = times[structure], times[structure]["T-REINFORCE+"]
+    found = [f"{_number(1e3 * of[name])} ms ({of[name] / plain:.1f})" for name in ROWS[page]]
     which = f" for {'; '.join(ROWS[page])}" if len(found) > 1 else ""
     return (
-        f"Measured when this page was built, on one thread of {machine()['cpu']}: {SETTING} took {', '.join(found)}"
+        f"Measured when this page was built, on one thread of {machine()['cpu']}: {SETTING.format(TIMED[structure])} "
+        f"took {', '.join(found)}"
         f"{which}; in brackets, relative to T-REINFORCE+.\n"
     )
