@@ -228,8 +228,9 @@ def _seconds(estimator: E.Estimator, p: Problem) -> float:
 def time_table(times: dict[str, float]) -> str:
     plain = times["T-REINFORCE+"]
     rows = [[name, _number(1e3 * t), f"{t / plain:.1f}"] for name, t in times.items()]
+    setting = SETTING.format(TIMED["spanning-tree"])
     return (
-        f"Milliseconds of {SETTING.format(TIMED['spanning-tree'])}; the objective costs next to nothing. Measured when this page was built, on one "
+        f"Milliseconds of {setting}; the objective costs next to nothing. Measured when this page was built, on one "
         f"thread of {machine()['cpu']}: good to a factor, not to a digit.\n\n"
         + _table(["", "ms", "T-REINFORCE+ = 1"], rows)
     )

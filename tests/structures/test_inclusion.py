@@ -115,6 +115,9 @@ def test_sizes_masks_and_lengths_of_items():
 
 @pytest.mark.usefixtures("way")
 def test_the_smallest():
+    for shape, k in (((2, 0), 0), ((0, 3), 2), ((3,), 0), ((2,), 2)):
+        x = torch.zeros(shape, requires_grad=True)
+        assert torch.autograd.grad(gt.Subset(x, k).mean.sum(), x)[0].abs().sum() == 0
     assert gt.Subset(torch.zeros(2, 0), 0).mean.shape == (2, 0)
     assert gt.Subset(torch.zeros(0, 3), 2).mean.shape == (0, 3)
     assert gt.Subset(torch.zeros(3), 0).mean.tolist() == [0, 0, 0]

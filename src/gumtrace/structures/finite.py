@@ -226,7 +226,9 @@ def _check_rows(name: str, structures: int, batch_shape: torch.Size, advice: str
 
 def group_by_value(values: Tensor) -> tuple[Tensor, Tensor]:
     """(traces, *event) -> where each different value is first, (values,), and which one each trace has, (traces,)."""
-    _, index = torch.unique(values.reshape(len(values), -1), dim=0, return_inverse=True)
+    rows = values.reshape(len(values), -1)
+    rows = rows if rows.shape[-1] > 0 else rows.new_zeros(len(rows), 1)  # those without entries are all equal
+    _, index = torch.unique(rows, dim=0, return_inverse=True)
     count = int(index.max()) + 1
     place = torch.arange(len(values), device=values.device)
     first = place.new_full((count,), len(values)).scatter_reduce(0, index, place, "amin")
@@ -242,7 +244,7 @@ def expectation(log_prob: Tensor, of: Tensor) -> Tensor:
 def for_each_item(dist: Any, function: Callable[["Structure"], Tensor], tail: torch.Size) -> Tensor:
     """A function (*batch) -> (*batch, *tail) of distributions whose items have the same structures, of any other."""
     if dist.batch_shape.numel() == 0:
-        return dist.log_rates.new_zeros(dist.batch_shape + tail)
+        return dist.log_rates.new_zeros(dist.batch_shape + tail) + dist.log_rates.sum()  # nothing, in the graph
     if dist._items_are_alike():
         return function(dist)
     each = [function(dist.item(index)) for index in product(*map(range, dist.batch_shape))]

@@ -49,7 +49,7 @@ def inclusion_probs(logits: Tensor, k: Tensor, most: int) -> Tensor:
     Exact to the precision of the dtype. Costs O(d · k · points) an item, and three times as much for the derivative.
     """
     if logits.numel() * most == 0:
-        return torch.zeros_like(logits)
+        return torch.where(logits.isnan(), logits, 0.0)  # zeros, in the graph
     x, racing = (part.reshape(-1, logits.shape[-1]) for part in precise(logits))  # (N, d)
     k, count = k.expand(logits.shape[:-1]).reshape(-1), racing.sum(-1)  # (N,)
     sure = torch.where(racing & (k >= count)[:, None], 1.0, 0.0).to(x.dtype)

@@ -24,8 +24,8 @@ def place_probs(name: str, logits: Tensor, places: int) -> Tensor:
     it integrates.
     Costs O(d² · places · points) an item.
     """
-    if logits.numel() * places == 0:
-        return logits.new_zeros(*logits.shape, places)
+    if logits.numel() == 0 or places == 0:
+        return logits.new_zeros(*logits.shape, places) + logits[..., :0].sum()  # nothing, in the graph
     x, racing = precise(logits)
     d = x.shape[-1]
     s, step = _grid(places, x)
