@@ -15,7 +15,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,10 @@ TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "features-instance": ("kset-features", {"selector": "instance"}),
     "neighbours": ("kset-neighbours", {}),
 }
-SETTINGS: dict[str, dict[str, Any]] = {  # of estimators whose defaults would take too long
-    "GumbelRao": {"draws": 2},
+SETTINGS: dict[str, dict[str, Any]] = {
+    "GumbelRao": {"draws": 2},  # more would take too long, as would a temperature that is learned
     "REBAR": {"learn_temperature": False},
+    "IMLE": {"adaptive": True},  # the one whose test loss is known
 }
 UPDATES, REPEATS = 10, 5  # a time is the median of so many, each that of so many updates
 
@@ -103,7 +104,7 @@ def setting(config: Config) -> dict[str, Any]:
 
 def contest(
     task: str,
-    estimators: Iterable[str],
+    estimators: Sequence[str],
     seeds: list[int],
     data: Path,
     device: torch.device,
@@ -123,14 +124,16 @@ def contest(
         try:
             found.add("updates", about, lambda clocked=clocked: {"ms": clocked(), "machine": where})
             train(kind, config, folder, seeds=seeds, graph=device.type == "cuda", **options)
-        except RuntimeError as error:  # a device that is full, say: the others go on
+        except torch.OutOfMemoryError as error:  # the others continue
             print(f"{task}: {estimator} is left out: {error}", file=sys.stderr, flush=True)
         else:
             folders[estimator] = folder
+    if not folders:
+        raise SystemExit(f"{task}: none of {', '.join(estimators)} could be trained")
     runs = collect(folders.values())
     best = max(runs, key=lambda run: _score(run, kind.selection_metric))
     model = restore(folders[best.config["estimator"]] / f"seed-{best.seed}", device, data, experiment=kind)
-    about = {"experiment": kind.name, "setting": best.setting, "seed": best.seed}
+    about = {"experiment": kind.name, "setting": best.setting, "seed": best.seed, "estimators": rivals()}
     measure = partial(gradients_at, model, rivals(), SETTINGS, replicates=replicates)
     found.add("gradients", about, lambda: {"machine": where, **measure()})
     suffix = "-short" if short else ""

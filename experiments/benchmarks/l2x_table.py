@@ -31,6 +31,7 @@ def settings() -> Iterator[list[str]]:
     rows = [["--estimator", name] for name, cls in ESTIMATORS.items() if cls.supports(some)]
     rows = [row + ["--no-learn-temperature"] * (row[1] == "REBAR") for row in rows]
     rows += [["--estimator", "StochasticSoftmax", "--kind", kind] for kind in KINDS[1:]]  # the first is the default
+    rows += [["--estimator", "IMLE", "--adaptive"]]
     rows += [["--estimator", name] for name in BASELINES]
     for model in MODELS:
         for size in SIZES:

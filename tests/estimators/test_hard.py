@@ -134,9 +134,15 @@ def test_values_without_an_entry_for_each_key_are_refused(dist):
         E.IMLE()(dist, lambda x: x.sum(-1))
 
 
-def test_the_step_must_be_positive():
-    with pytest.raises(ValueError, match="IMLE: step must be positive, got 0"):
-        E.IMLE(step=0)
+@pytest.mark.parametrize("step", [0, -1.0, float("inf"), float("nan"), "a"])
+def test_the_step_must_be_a_positive_number(step):
+    with pytest.raises(ValueError, match=f"IMLE: step must be a positive number, got {step!r}"):
+        E.IMLE(step=step)
+
+
+def test_what_is_no_structure_is_refused():
+    with pytest.raises(TypeError, match="MarginalStraightThrough"):
+        E.MarginalStraightThrough.supports(torch.distributions.Normal(0.0, 1.0))
 
 
 # MarginalStraightThrough ---------------------------------------------------------------------------

@@ -96,6 +96,12 @@ def test_a_process_does_not_wait_for_one_that_compiles_no_more(tmp_path):
     assert [first.stdout.readline() for _ in range(2)] == ["1\n", "ready\n"]
     second = start(TWO, tmp_path, stdin=True)
     assert second.communicate("\n")[0] == "0\nready\n1\n"
+    (lock,) = tmp_path.glob(f"*/{cache.COMPILER}")
+    os.utime(lock, (0, 0))  # it has been idle for long: nobody waits for it at all
+    for path in tmp_path.glob("*/order.extent*"):
+        path.unlink()
+    patient = "from gumtrace.kernels.cpu import cache\ncache.HEAD_START = 600.0\n"
+    assert start(patient + TWO, tmp_path, stdin=True).communicate("\n")[0] == "0\nready\n1\n"
     first.communicate("\n")
 
 

@@ -242,3 +242,23 @@ def test_lists_of_another_shape_are_refused():
         d.flat(d.sample_trace().labels())
     with pytest.raises(ValueError, match=r"padded: expected numbers for 4 edges .* got shape \(3,\)"):
         d.padded(torch.zeros(3))
+
+
+def test_lists_that_fit_in_all_but_not_one_by_one():
+    """Five logits for five edges, two of them of the wrong graph."""
+    edges, nodes = [torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor([[0, 1], [1, 0]])], [3, 2]
+    with pytest.raises(ValueError, match=r"logits of shape \(2,\) do not fit graph 0 of 3 edges"):
+        gt.SpanningTree.from_edges([torch.zeros(2), torch.zeros(3)], edges, nodes)
+    masks = [torch.ones(3, dtype=torch.bool), torch.ones(1, dtype=torch.bool)]
+    with pytest.raises(ValueError, match=r"mask of shape \(1,\) do not fit graph 1 of 2 edges"):
+        gt.BatchedSpanningTree([torch.zeros(3), torch.zeros(2)], edges, nodes, mask=masks)
+    with pytest.raises(ValueError, match="3 logits in a list do not fit 2 graphs"):
+        gt.SpanningTree.from_edges([torch.zeros(3), torch.zeros(2), torch.zeros(0)], edges, nodes)
+
+
+def test_a_batch_vector_goes_with_one_tensor_of_edges():
+    edges, batch = torch.tensor([[0, 1], [1, 0]]), torch.zeros(2, dtype=torch.long)
+    with pytest.raises(TypeError, match="batch= goes with edges in one tensor"):
+        gt.BatchedSpanningTree([torch.zeros(2)], [edges], [2], batch=batch)
+    with pytest.raises(TypeError, match="need batch=, the graph of each node"):
+        gt.BatchedSpanningTree(torch.zeros(2), edges, 2)

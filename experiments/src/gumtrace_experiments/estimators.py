@@ -34,10 +34,12 @@ def suggest_estimator(
     estimator_lr: tuple[float, float] = (1e-5, 1e-3),
 ) -> C:
     """The config with the setting that matters most to its estimator asked from `trial`: the learning rate of a critic,
-    the temperature of a relaxation, the number of samples of the others."""
+    the temperature of a relaxation, the step of a difference, the number of samples of the others."""
     settings = config.estimator_type.settings()
     if "critic" in settings:
         return config.replace(estimator_lr=trial.suggest_float("estimator_lr", *estimator_lr, log=True))
     if "temperature" in settings:
         return config.replace(temperature=trial.suggest_float("temperature", 0.1, 10.0, log=True))
+    if "step" in settings:
+        return config.replace(step=trial.suggest_float("step", 0.01, 10.0, log=True))
     return config.replace(samples=trial.suggest_categorical("samples", list(samples)))

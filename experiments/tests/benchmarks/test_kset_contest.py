@@ -66,7 +66,7 @@ def test_a_contest(results, tmp_path, monkeypatch, capsys):
 
     def full(kind, config, folder, **options):
         if config.estimator == chosen[0]:
-            raise RuntimeError("out of memory")
+            raise torch.OutOfMemoryError("out of memory")
 
     monkeypatch.setattr(kset_contest, "train", full)
     kset_contest.contest(*arguments)

@@ -19,15 +19,16 @@ def test_all_rows(capsys):
     lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
     parsed = [parse(L2X, line[5:], Options, "train") for line in lines]
     assert {(o.seeds, o.device, o.graph, str(o.data)) for _, o in parsed} == {("0-2", "cuda", True, "d")}
-    found = [(c.lr, c.model, c.chosen, c.estimator, c.kind) for c, _ in parsed]
+    found = [(c.lr, c.model, c.chosen, c.estimator, c.kind, c.adaptive) for c, _ in parsed]
     assert len(set(found)) == len(found)
     assert {x[:3] for x in found} == {
         (lr, m, k) for lr in (1e-3, 5e-3) for m in ("simple", "complex") for k in (5, 10, 15)
     }
-    rows = {(estimator, kind) for *_, estimator, kind in found}
+    rows = {x[3:] for x in found}
     assert len(found) == 12 * len(rows)
-    assert {kind for estimator, kind in rows if estimator == "StochasticSoftmax"} == set(gt.Subset.relaxations)
-    assert {estimator for estimator, _ in rows} == {*ESTIMATORS, "RandomSubset", "FirstTokens", "FullText"}
+    assert {kind for estimator, kind, _ in rows if estimator == "StochasticSoftmax"} == set(gt.Subset.relaxations)
+    assert {adaptive for estimator, _, adaptive in rows if estimator == "IMLE"} == {False, True}
+    assert {estimator for estimator, *_ in rows} == {*ESTIMATORS, "RandomSubset", "FirstTokens", "FullText"}
 
 
 @pytest.mark.parametrize("wrong", [False, True])

@@ -1,6 +1,8 @@
 """Biased estimators that differentiate the objective at hard structures, and need neither a relaxation nor a
 temperature."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -41,8 +43,8 @@ class IMLE(Estimator):
 
     def __init__(self, *, samples: int = 1, step: float = 1.0, adaptive: bool = False):
         super().__init__(samples=samples)
-        if not step > 0:
-            raise ValueError(f"IMLE: step must be positive, got {step}")
+        if not (isinstance(step, int | float) and 0 < step < math.inf):
+            raise ValueError(f"IMLE: step must be a positive number, got {step!r}")
         self.step, self.adaptive = step, bool(adaptive)
         if self.adaptive:
             self.register_buffer("factor", torch.tensor(1.0))
@@ -123,6 +125,7 @@ class MarginalStraightThrough(Estimator):
 
     @classmethod
     def supports(cls, dist):
+        split(cls.__name__, dist)  # an error for what is no structure
         try:
             with torch.no_grad():
                 dist.mean  # noqa: B018

@@ -68,14 +68,15 @@ class BatchedSpanningTree(SparseSpanningTree):
         validate_args: bool | None = None,
     ):
         self.components = checked_components("BatchedSpanningTree", components)
-        graphs = _split(edge_index, num_nodes, batch) if torch.is_tensor(edge_index) else _join(edge_index, num_nodes)
-        of_edges, mask = _joined(logits), _joined(mask)
+        make: Any = _split if torch.is_tensor(edge_index) else _join
+        graphs: Graphs = make(edge_index, num_nodes, batch)
+        counts = graphs.graph.bincount(minlength=len(graphs.nodes))
+        of_edges, mask = _joined("logits", logits, counts), _joined("mask", mask, counts)
         checks.logits("BatchedSpanningTree", of_edges, 1)
         total = graphs.edges.shape[1]
         for name, given in (("logits", of_edges), ("mask", mask)):
             if given is not None and given.shape[-1:] != (total,):
                 raise ValueError(f"BatchedSpanningTree: {name} of shape {tuple(given.shape)} do not fit {total} edges")
-        counts = graphs.graph.bincount(minlength=len(graphs.nodes))
         self._shape = torch.Size([len(counts), int(counts.max()) if len(counts) else 0])
         self._place = graphs.graph * self._shape[1] + _rank(graphs.graph, counts)  # (E,), of each edge in `padded`
         self._nodes = int(graphs.nodes.max()) if len(counts) else 0
@@ -183,6 +184,8 @@ class GraphsForestSupport(SparseForestSupport):
 
 def _split(edge_index: Tensor, num_nodes: Any, batch: Any) -> Graphs:
     """Graphs whose nodes are numbered together, with a vector that says which graph each node is in."""
+    if batch is None:
+        raise TypeError("BatchedSpanningTree: edges of all graphs in one tensor need batch=, the graph of each node")
     total = checks.integer("BatchedSpanningTree", "num_nodes", num_nodes)
     edges = checked_edges("BatchedSpanningTree", edge_index, total)
     batch = torch.as_tensor(batch, device=edges.device)
@@ -204,8 +207,10 @@ def _split(edge_index: Tensor, num_nodes: Any, batch: Any) -> Graphs:
     return Graphs(_rank(batch, nodes)[edges], graph, nodes)
 
 
-def _join(edge_index: Sequence[Tensor], num_nodes: Any) -> Graphs:
+def _join(edge_index: Sequence[Tensor], num_nodes: Any, batch: Any) -> Graphs:
     """Graphs whose nodes are numbered from 0 in each."""
+    if batch is not None:
+        raise TypeError("BatchedSpanningTree: batch= goes with edges in one tensor, not with a list of edges")
     if strange := [type(each).__name__ for each in edge_index if not torch.is_tensor(each)]:
         raise TypeError(
             "BatchedSpanningTree: edge_index must be a tensor, or a list of one for each graph; got a list with "
@@ -224,10 +229,17 @@ def _join(edge_index: Sequence[Tensor], num_nodes: Any) -> Graphs:
     return Graphs(torch.cat([empty, *edges], -1), graph, torch.tensor(nodes, dtype=torch.long, device=empty.device))
 
 
-def _joined(x: Any) -> Any:
-    """One tensor over the edges of all graphs, where a list has one for each."""
+def _joined(name: str, x: Any, counts: Tensor) -> Any:
+    """One tensor over the edges of all graphs, where a list has one for each, of as many edges as it has."""
     if not isinstance(x, list | tuple):
         return x
+    if len(x) != len(counts):
+        raise ValueError(f"BatchedSpanningTree: {len(x)} {name} in a list do not fit {len(counts)} graphs")
+    for graph, (each, count) in enumerate(zip(x, counts.tolist(), strict=True)):
+        if each.shape[-1:] != (count,):
+            raise ValueError(
+                f"BatchedSpanningTree: {name} of shape {tuple(each.shape)} do not fit graph {graph} of {count} edges"
+            )
     return torch.cat(list(x), -1) if x else torch.zeros(0)
 
 

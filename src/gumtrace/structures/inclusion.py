@@ -125,6 +125,11 @@ def _probs(y: Tensor, width: Tensor, k: Tensor, most: int, rule: Rule) -> Tensor
     """The integrals (N, d) over an interval (N,) around 0 of log-times, for logits y (N, d)."""
     if not is_traced([y]) and own_kernel("subset_probs", y.device.type) is not None:
         return _Kernel.apply(y, width, k, most, rule)  # type: ignore[return-value]
+    return _by_parts(y, width, k, most, rule)
+
+
+def _by_parts(y: Tensor, width: Tensor, k: Tensor, most: int, rule: Rule) -> Tensor:
+    """The formula in torch, so many items at a time that memory suffices."""
     rows = max(1, HELD // (y.shape[-1] * len(rule.places)))
     formula = partial(_formula, most=most, rule=rule)
     if len(y) > rows:
@@ -148,7 +153,7 @@ class _Kernel(torch.autograd.Function):
         y, width, k, probs, slope = ctx.saved_tensors
         (grad,) = grads
         if torch.is_grad_enabled():
-            again = _formula(y, width, k, ctx.most, ctx.rule)
+            again = _by_parts(y, width, k, ctx.most, ctx.rule)
             return *torch.autograd.grad(again, y, grad, create_graph=True), None, None, None, None
         grad = grad - (probs * grad).sum(-1, keepdim=True) / k[:, None]  # which changes nothing but rounding
         to_y = slope * grad - _own("pairs", y)(y, width, k, ctx.most, ctx.rule.places, grad)

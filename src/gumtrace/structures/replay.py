@@ -13,8 +13,8 @@ class _LeadsNowhere(Exception):
 
 
 def every_set(decide: Callable[[Choose], Any]) -> Iterator[Any]:
-    """The runs in which keys win in increasing order, with None for those that could not go on so: each set of winners
-    once, where any order of a set is a run."""
+    """The runs in which keys win in increasing order, with None for those that could not continue so: each set of
+    winners once, where any order of a set is a run."""
 
     def increasing(choose: Choose) -> Any:
         last = -1

@@ -135,7 +135,8 @@ class Subset(Structure):
 
     @property
     def variance(self) -> Tensor:
-        return self.mean * (1 - self.mean)
+        mean = self.mean
+        return mean * (1 - mean)
 
     def _decision_counts(self) -> Tensor:
         return self.k

@@ -25,6 +25,7 @@ CHUNK = 100  # items evaluated at once
 DRAWS = 10  # of the gradient, for its standard deviation
 MODELS = {"simple": 0, "complex": 2}  # convolutions of the encoder before the one that gives the logits
 BASELINES = ("RandomSubset", "FirstTokens", "FullText")  # what the predictor is shown, with nothing to estimate
+DATA_FIELDS = ("reviews", "aspect", "original", "longest", "chosen", "synthetic_size")  # in the order of `load`
 KINDS = Subset.relaxations
 if TYPE_CHECKING:
     Choice = str
@@ -93,7 +94,7 @@ class L2XExperiment(Experiment):
     name = "l2x"
     config_type = L2XConfig
     selection_metric = "explained"
-    data_fields = ("reviews", "aspect", "original", "longest", "chosen", "synthetic_size")
+    data_fields = DATA_FIELDS
     final_splits = ("test", "train")
     config: L2XConfig
     data: Reviews
@@ -123,8 +124,7 @@ class L2XExperiment(Experiment):
 
     @staticmethod
     def load(config: Any, folder: Path, device: torch.device) -> Reviews:
-        names = ("reviews", "aspect", "original", "longest", "chosen", "synthetic_size")
-        return load(folder, *(getattr(config, name) for name in names)).to(device)
+        return load(folder, *(getattr(config, name) for name in DATA_FIELDS)).to(device)
 
     @staticmethod
     def search(config: L2XConfig, trial: Any) -> L2XConfig:

@@ -44,9 +44,10 @@ KEPT = 3  # of compiled versions of the package in one folder, this one included
 DIGEST = 32
 PATIENCE = 180.0  # seconds to wait for another process, which may have been stopped
 HEAD_START = 0.5  # seconds in which a process that has compiled other kernels comes to this one
+RECENT = 10.0  # seconds after which such a process is taken to need no more of them
 COMPILER = "compiler.lock"  # held by the first process that compiles, for as long as it lives
 # About how long the kernels of a module take, all that a call needs together. Others belong to relaxations.
-SECONDS = {"sampling": 3, "formula": 5, "conditional": 6, "inclusion": 3}
+SECONDS = {"sampling": 3, "formula": 6, "conditional": 6, "inclusion": 3}
 RELAXED = "relaxation", 5
 
 _announced: set[tuple[str, str]] = set()
@@ -193,6 +194,7 @@ def _compiles_first(folder: Path) -> bool:
     """Whether no other process is the one that compiles here: from then on, this one is. Processes that need the same
     kernels, one after another, leave all to one of them: it has already compiled the parts that kernels share."""
     if folder in _compiler:
+        os.utime(_compiler[folder])
         return True
     lock = _open_lock(folder / COMPILER)
     if fcntl is None or lock is None:
@@ -200,8 +202,10 @@ def _compiles_first(folder: Path) -> bool:
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
+        recent = time.time() - os.fstat(lock).st_mtime < RECENT
         os.close(lock)
-        return not isinstance(error, BlockingIOError)  # a file system without locks
+        return not (isinstance(error, BlockingIOError) and recent)  # others: a file system without locks
+    os.utime(lock)
     _compiler[folder] = lock
     return True
 
@@ -252,8 +256,8 @@ def _write(path: Path, data: bytes) -> bool:
 
 def _remove_old(folder: Path) -> None:
     """Remove the kernels of all versions of the package but those used last."""
-    others = [path for path in folder.parent.iterdir() if re.fullmatch("gumtrace-[0-9a-f]{16}", path.name)]
     with suppress(OSError):  # another process may do the same
+        others = [path for path in folder.parent.iterdir() if re.fullmatch("gumtrace-[0-9a-f]{16}", path.name)]
         others = sorted((path for path in others if path != folder), key=lambda path: -path.stat().st_mtime)
         for path in others[KEPT - 1 :]:
             for file in path.iterdir():
