@@ -21,14 +21,19 @@ def equal_time(name: str, found: dict[str, Any], runs: list[Record]) -> str:
     when the fastest estimator had made all of its updates."""
     kind = find(name)
     (column,) = [column for column in kind.report().columns if column.metric == SHOWN[name]]
-    times = {json.dumps(r["setting"], sort_keys=True): r for r in found["updates"] if r["experiment"] == name}
+    times = [r for r in found["updates"] if r["experiment"] == name]
     shown = choices(runs, kind.report(), kind.selection_metric)
     parts = []
     for key in dict.fromkeys(choice.block.key for choice in shown):
         same = [choice for choice in shown if choice.block.key == key and choice.group.finished]
-        clocked = [(choice, times[json.dumps(choice.group.setting, sort_keys=True)]) for choice in same]
+        clocked = [(choice, _of(choice.group.setting, times)) for choice in same]
         parts.append(_equal_time(clocked, column, kind.selection_metric))
     return "\n".join(parts)
+
+
+def _of(setting: dict[str, Any], times: list[dict[str, Any]]) -> dict[str, Any]:
+    """The record of a setting, which may be older than some of its fields."""
+    return next(record for record in times if record["setting"].items() <= setting.items())
 
 
 def _equal_time(clocked: list[tuple[Choice, dict[str, Any]]], column: Column, metric: str) -> str:

@@ -103,7 +103,7 @@ def calls(d):
     """Arguments for every operator that a structure has."""
 
     def rows(x, grad=False):  # that do not lie in one piece: results do, whatever the strides of what came in
-        return x.detach().T.contiguous().T.requires_grad_(grad)
+        return x.detach().transpose(0, -1).contiguous().transpose(0, -1).requires_grad_(grad)
 
     head, x, sizes = flatten_geometry(d._layout.geometry), d._rows(), d._row_sizes()
     seed = torch.tensor([1, 2], device=x.device)

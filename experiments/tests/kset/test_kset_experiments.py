@@ -69,7 +69,8 @@ def test_every_estimator_trains_and_resumes_exactly(task, estimator, run):
     assert cut_off(run, config) == whole
     numbers = [value for row in whole for value in row.values() if not isinstance(value, str)]
     assert torch.tensor(numbers).isfinite().all()
-    assert all(row["std"] > 0 for row in whole if row["split"] == "gradient")
+    exact = (task, estimator) == (Neighbours, "MarginalStraightThrough")  # of a loss that is linear in the subset
+    assert all((row["std"] > 0) is not exact for row in whole if row["split"] == "gradient")
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def run(tmp_path):
 @pytest.mark.parametrize("estimator", [*SUPPORTED, *BASELINES])
 @pytest.mark.slow
 def test_every_way_trains_and_resumes_exactly(estimator, run):
-    config = TINY.replace(estimator=estimator)
+    config = TINY.replace(estimator=estimator, adaptive=estimator == "IMLE")  # a fixed step changes no subset so early
     whole = run("whole", config)
     assert cut_off(run, config) == whole
     numbers = [value for row in whole for value in row.values() if not isinstance(value, str)]
