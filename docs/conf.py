@@ -46,6 +46,7 @@ nb_execution_in_temp = True  # pages may write files
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # their `gumtrace` is ours
 nb_execution_show_tb = True
 nb_merge_streams = True
+nb_output_stderr = "remove"  # kernels that are compiled meanwhile announce themselves there
 # A printed line may come in two messages. nbclient joins them as they are, myst-nb with a new line between.
 # And nobody need be told that a page is executed, nor that its kernel talks to this machine without encryption.
 logging.getLogger("traitlets").setLevel(logging.WARNING)

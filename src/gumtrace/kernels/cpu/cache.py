@@ -47,7 +47,13 @@ HEAD_START = 0.5  # seconds in which a process that has compiled other kernels c
 RECENT = 10.0  # seconds after which such a process is taken to need no more of them
 COMPILER = "compiler.lock"  # held by the first process that compiles, for as long as it lives
 # About how long the kernels of a module take, all that a call needs together. Others belong to relaxations.
-SECONDS = {"sampling": 3, "formula": 6, "conditional": 6, "inclusion": 3}
+KINDS = {
+    "sampling": ("sampling", 3),
+    "formula": ("log-probability", 6),
+    "conditional": ("conditional noise", 6),
+    "inclusion": ("mean", 3),
+    "racing_keys": ("step", 3),
+}
 RELAXED = "relaxation", 5
 
 _announced: set[tuple[str, str]] = set()
@@ -165,7 +171,7 @@ class KernelCache:
         """A line on stderr, once for each structure and module, unless warnings are off."""
         geometries = [kind.instance_class.__name__ for kind in signature if hasattr(kind, "instance_class")]
         what = f" of {geometries[0].removesuffix('Geometry')}" if geometries else ""
-        part, seconds = (self.module, SECONDS[self.module]) if self.module in SECONDS else RELAXED
+        part, seconds = KINDS.get(self.module, RELAXED)
         if (what, part) in _announced or _silenced():
             return
         _announced.add((what, part))
