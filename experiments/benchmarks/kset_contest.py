@@ -2,11 +2,13 @@
 python experiments/benchmarks/kset_contest.py --data FOLDER --device cuda --seeds 0-4
 
 Every estimator that takes subsets, on every task, with equal numbers of objective calls. For each of them it clocks an
-update alone, and then trains all seeds side by side in runs/contest, as `gumtrace train` does, on CUDA by graphs. What
-is finished is not repeated, so the command can be interrupted and given again. At last it measures bias and standard
-deviation of the gradients of all estimators, at the model of each task that is best on validation, and records the
-runs beside the lab notes. Times and gradients go to experiments/benchmarks/results/kset.json, from which
-kset_tables.py makes tables. --tasks and --estimators run a part of it, --short other settings.
+update alone, and then trains all seeds in runs/contest, as `gumtrace train` does, on CUDA by graphs, with --beside
+estimators side by side. What is finished is not repeated, so the command can be interrupted and given again. At last it
+measures bias and standard deviation of the gradients of all estimators, at the model of each task that is best on
+validation, and records the runs beside the lab notes. Times and gradients go to
+experiments/benchmarks/results/kset.json, from which kset_tables.py makes tables. --tasks, --estimators and --parts run
+a part of it, --short other settings. Several such commands may train beside each other; to clock, have the machine
+alone.
 """
 
 import argparse
@@ -15,7 +17,9 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,14 +30,16 @@ from kset_gradients import gradients_at
 import gumtrace as gt
 from gumtrace.benchmark import machine
 from gumtrace.estimators import ESTIMATORS
-from gumtrace_experiments import find, restore, train
+from gumtrace_experiments import find, restore
 from gumtrace_experiments.commands.options import label, read_seeds
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.run import Run
+from gumtrace_experiments.loop.training import train_all
 from gumtrace_experiments.loop.workers import Workers
 from gumtrace_experiments.report.records import Record, collect, save
+from gumtrace_experiments.store.locks import exclusive
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "kset.json"
@@ -50,6 +56,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "REBAR": {"learn_temperature": False},
     "IMLE": {"adaptive": True},  # the one whose test loss is known
 }
+PARTS = ("clock", "train", "measure")
 UPDATES, REPEATS = 10, 5  # a time is the median of so many, each that of so many updates
 
 
@@ -84,17 +91,24 @@ def _clocked(run: Run) -> float:
 
 
 class Found:
-    """What was measured so far, in a file."""
+    """What was measured so far, in a file that other commands may add to meanwhile."""
 
     def __init__(self, path: Path):
         self.path = path
-        self.content = json.loads(path.read_text()) if path.exists() else {"updates": [], "gradients": []}
+
+    @property
+    def content(self) -> dict[str, list[dict[str, Any]]]:
+        return json.loads(self.path.read_text()) if self.path.exists() else {"updates": [], "gradients": []}
 
     def add(self, part: str, about: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> None:
         """What `measure` returns, unless it is known."""
-        if not any(about.items() <= record.items() for record in self.content[part]):
-            self.content[part].append({**about, **measure()})
-            self.path.write_text(json.dumps(self.content, indent=1) + "\n")
+        if any(about.items() <= record.items() for record in self.content[part]):
+            return
+        record = {**about, **measure()}
+        with exclusive(self.path.with_suffix(".lock")):
+            content = self.content
+            content[part].append(record)
+            self.path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def setting(config: Config) -> dict[str, Any]:
@@ -102,42 +116,75 @@ def setting(config: Config) -> dict[str, Any]:
     return {name: value for name, value in config.to_dict().items() if name != "seed"}
 
 
-def contest(
-    task: str,
-    estimators: Sequence[str],
-    seeds: list[int],
-    data: Path,
-    device: torch.device,
-    out: Path,
-    short: dict[str, Any],
-    replicates: int,
-) -> None:
-    """Clock, train, measure gradients, record. `short`: settings of short runs, in place of the task's."""
-    kind, found = find(TASKS[task][0]), Found(RESULTS)
-    where, loaded, folders = machine(device), None, {}
-    for estimator in estimators:
-        config = config_of(task, estimator, short)
-        loaded = kind.load_data(config, data, device) if loaded is None else loaded
-        about = {"experiment": kind.name, "setting": setting(config)}
-        clocked = partial(clock, kind, config, loaded, device)
-        folder, options = out / kind.name / label(config), {"device": device, "data": data}
+@dataclass(frozen=True)
+class Contest:
+    """All of one task. `short`: settings of short runs, in place of the task's."""
+
+    task: str
+    estimators: Sequence[str]
+    seeds: Sequence[int]
+    data: Path
+    device: torch.device
+    out: Path
+    short: dict[str, Any] = field(default_factory=dict)
+    beside: int = 1
+    replicates: int = 500
+
+    def run(self, parts: Sequence[str] = PARTS) -> None:
+        for part in parts:
+            getattr(self, part)()
+
+    @property
+    def kind(self) -> type[Experiment]:
+        return find(TASKS[self.task][0])
+
+    def config(self, estimator: str) -> Config:
+        return config_of(self.task, estimator, self.short)
+
+    def folder(self, estimator: str) -> Path:
+        return self.out / self.kind.name / label(self.config(estimator))
+
+    def clock(self) -> None:
+        data = self.kind.load_data(self.config(self.estimators[0]), self.data, self.device)
+        for estimator in self.estimators:
+            config = self.config(estimator)
+            clocked = partial(clock, self.kind, config, data, self.device)
+            about = {"experiment": self.kind.name, "setting": setting(config)}
+            with self._survive(estimator):
+                Found(RESULTS).add(
+                    "updates", about, lambda clocked=clocked: {"ms": clocked(), "machine": machine(self.device)}
+                )
+
+    def train(self) -> None:
+        for start in range(0, len(self.estimators), self.beside):
+            chosen = self.estimators[start : start + self.beside]
+            runs = [(self.config(e).replace(seed=s), self.folder(e) / f"seed-{s}") for e in chosen for s in self.seeds]
+            with self._survive(", ".join(chosen)):
+                graph = self.device.type == "cuda"
+                train_all(self.kind, runs, device=self.device, data=self.data, graph=graph)
+
+    def measure(self) -> None:
+        """Gradients at the best model. Records the runs."""
+        folders = {e: self.folder(e) for e in self.estimators if self.folder(e).exists()}
+        runs = [run for run in collect(folders.values()) if run.result is not None]
+        if not runs:
+            raise SystemExit(f"{self.task}: none of {', '.join(self.estimators)} has been trained")
+        best = max(runs, key=lambda run: _score(run, self.kind.selection_metric))
+        path = folders[best.config["estimator"]] / f"seed-{best.seed}"
+        model = restore(path, self.device, self.data, experiment=self.kind)
+        about = {"experiment": self.kind.name, "setting": best.setting, "seed": best.seed, "estimators": rivals()}
+        measured = partial(gradients_at, model, rivals(), SETTINGS, replicates=self.replicates)
+        Found(RESULTS).add("gradients", about, lambda: {"machine": machine(self.device), **measured()})
+        suffix = "-short" if self.short else ""
+        save(ROOT / "results" / self.kind.name / f"{self.task}{suffix}.jsonl", runs)
+
+    @contextmanager
+    def _survive(self, what: str) -> Iterator[None]:
+        """Where memory does not suffice for one, the others continue."""
         try:
-            found.add("updates", about, lambda clocked=clocked: {"ms": clocked(), "machine": where})
-            train(kind, config, folder, seeds=seeds, graph=device.type == "cuda", **options)
-        except torch.OutOfMemoryError as error:  # the others continue
-            print(f"{task}: {estimator} is left out: {error}", file=sys.stderr, flush=True)
-        else:
-            folders[estimator] = folder
-    if not folders:
-        raise SystemExit(f"{task}: none of {', '.join(estimators)} could be trained")
-    runs = collect(folders.values())
-    best = max(runs, key=lambda run: _score(run, kind.selection_metric))
-    model = restore(folders[best.config["estimator"]] / f"seed-{best.seed}", device, data, experiment=kind)
-    about = {"experiment": kind.name, "setting": best.setting, "seed": best.seed, "estimators": rivals()}
-    measure = partial(gradients_at, model, rivals(), SETTINGS, replicates=replicates)
-    found.add("gradients", about, lambda: {"machine": where, **measure()})
-    suffix = "-short" if short else ""
-    save(ROOT / "results" / kind.name / f"{task}{suffix}.jsonl", runs)
+            yield
+        except torch.OutOfMemoryError as error:
+            print(f"{self.task}: {what} is left out: {error}", file=sys.stderr, flush=True)
 
 
 def _score(run: Record, metric: str) -> float:
@@ -154,12 +201,14 @@ def main() -> None:
     parser.add_argument(
         "--short", type=json.loads, default={}, help='settings of short runs, as JSON: {"iterations": 1000}'
     )
+    parser.add_argument("--beside", type=int, default=1, help="estimators trained side by side, with all their seeds")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--replicates", type=int, default=500, help="estimates of each gradient")
     parser.add_argument("--out", type=Path, default=Path("runs") / "contest")
     args = parser.parse_args()
+    shared = {name: getattr(args, name) for name in ("estimators", "data", "out", "short", "beside", "replicates")}
     for task in args.tasks:
-        device = torch.device(args.device)
-        contest(task, args.estimators, read_seeds(args.seeds), args.data, device, args.out, args.short, args.replicates)
+        Contest(task, seeds=read_seeds(args.seeds), device=torch.device(args.device), **shared).run(args.parts)
 
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ def test_a_contest(results, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(kset_contest, "rivals", lambda: ["TraceREINFORCE", "StraightThrough"])
     short = {"iterations": 4}
     chosen = ["TraceREINFORCE", "StraightThrough"]
-    arguments = ("small", chosen, [0, 1], tmp_path, CPU, tmp_path / "runs", short, 20)
-    kset_contest.contest(*arguments)
+    contest = kset_contest.Contest("small", chosen, [0, 1], tmp_path, CPU, tmp_path / "runs", short, 2, 20)
+    contest.run()
     runs = collect([tmp_path / "results" / "kset-neighbours" / "small-short.jsonl"])
     assert [(run.config["estimator"], run.seed) for run in runs] == [(e, s) for e in reversed(chosen) for s in (0, 1)]
     found = json.loads(results.read_text())
@@ -61,18 +61,8 @@ def test_a_contest(results, tmp_path, monkeypatch, capsys):
     assert [row["estimator"] for row in measured["rows"]] == chosen
     scores = {(r.config["estimator"], r.seed): r.result["valid"]["accuracy"] for r in runs if r.result}
     assert scores[measured["setting"]["estimator"], measured["seed"]] == max(scores.values())
-    kset_contest.contest(*arguments)  # nothing is done again
+    contest.run()  # nothing is done again
     assert json.loads(results.read_text()) == found
-
-    def full(kind, config, folder, **options):
-        if config.estimator == chosen[0]:
-            raise torch.OutOfMemoryError("out of memory")
-
-    monkeypatch.setattr(kset_contest, "train", full)
-    kset_contest.contest(*arguments)
-    assert "small: TraceREINFORCE is left out: out of memory" in capsys.readouterr().err
-    file = tmp_path / "results" / "kset-neighbours" / "small-short.jsonl"
-    assert {run.config["estimator"] for run in collect([file])} == {chosen[1]}
 
     text = kset_tables.equal_time("kset-neighbours", found, runs)
     assert text.startswith("**Equal calls and equal time, 3 neighbours of 12, 2 dimensions, made-up digits")
@@ -80,6 +70,35 @@ def test_a_contest(results, tmp_path, monkeypatch, capsys):
     text = kset_tables.gradients("kset-neighbours", found)
     assert "from the exact gradient" in text
     assert text.count("\n| Straight-through (K = 12) |") == 1
+
+
+def test_where_memory_does_not_suffice_the_others_continue(results, tmp_path, monkeypatch, capsys):
+    def full(kind, runs, **options):
+        if runs[0][0].estimator == "TraceREINFORCE":
+            raise torch.OutOfMemoryError("out of memory")
+        trained.extend(config.estimator for config, _ in runs)
+
+    trained = []
+    monkeypatch.setattr(kset_contest, "train_all", full)
+    chosen = ["TraceREINFORCE", "StraightThrough"]
+    contest = kset_contest.Contest("neighbours", chosen, [0, 1], tmp_path, CPU, tmp_path / "runs")
+    contest.run(["train"])
+    assert "neighbours: TraceREINFORCE is left out: out of memory" in capsys.readouterr().err
+    assert trained == ["StraightThrough"] * 2
+    with pytest.raises(SystemExit, match="none of TraceREINFORCE, StraightThrough has been trained"):
+        contest.run(["measure"])
+
+
+def test_commands_beside_each_other_keep_what_the_others_found(tmp_path):
+    first, second = (kset_contest.Found(tmp_path / "kset.json") for _ in range(2))
+
+    def slow():
+        second.add("updates", {"setting": "B"}, lambda: {"ms": 2.0})
+        return {"ms": 1.0}
+
+    first.add("updates", {"setting": "A"}, slow)
+    assert [(r["setting"], r["ms"]) for r in first.content["updates"]] == [("B", 2.0), ("A", 1.0)]
+    first.add("updates", {"setting": "B"}, lambda: pytest.fail("it is known"))
 
 
 def test_equal_time_by_hand():

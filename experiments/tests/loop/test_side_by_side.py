@@ -11,6 +11,7 @@ from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.loop.cuda_graph import AHEAD, Recording
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.side_by_side import EVALUATIONS, advance
+from gumtrace_experiments.loop.training import train_all
 from gumtrace_experiments.loop.workers import Workers
 from gumtrace_experiments.store.folder import read_metrics
 
@@ -70,6 +71,24 @@ def test_others_continue_meanwhile():
                 over.set()
     assert first.finished
     assert second.finished
+
+
+def test_settings_side_by_side_are_as_alone(tmp_path, capsys):
+    configs = [TINY, TINY.replace(lr=1e-3, seed=3)]
+    alone = [train(GraphLayout, c, tmp_path / f"alone {i}", data=tmp_path)[0] for i, c in enumerate(configs)]
+    capsys.readouterr()
+    settings = [(c, tmp_path / f"beside {i}" / f"seed-{c.seed}") for i, c in enumerate(configs)]
+    beside = train_all(GraphLayout, settings, data=tmp_path)
+    assert [found["valid"] for found in beside] == [found["valid"] for found in alone]
+    assert "beside 1: seed 3, 12 of 12" in capsys.readouterr().out
+    assert train_all(GraphLayout, settings, data=tmp_path) == beside
+
+
+def test_settings_side_by_side_share_their_data(tmp_path):
+    settings = [(TINY, tmp_path / "0"), (TINY.replace(frames=5), tmp_path / "1")]
+    with pytest.raises(ValueError, match="share their data and precision, but frames differs"):
+        train_all(GraphLayout, settings, data=tmp_path)
+    assert not (tmp_path / "0").exists()
 
 
 @pytest.mark.parametrize(("count", "recorded"), [(1, True), (2, False)])

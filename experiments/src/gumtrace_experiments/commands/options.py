@@ -5,8 +5,6 @@ import dataclasses
 from hashlib import blake2b
 from typing import Any
 
-import tyro
-
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.registry import find, names, reference
 
@@ -28,6 +26,8 @@ def experiment(text: str) -> type[Experiment]:
 
 def parse(kind: type[Experiment], argv: list[str], options: type, verb: str) -> tuple[Any, Any]:
     """The config and the options of a command line; --smoke changes the defaults, not what was asked for."""
+    import tyro  # scripts that train without a command line do without it
+
     config = kind.config_type()
     if "--smoke" in argv:
         config = kind.smoke(config)

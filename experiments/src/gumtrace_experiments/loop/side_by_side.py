@@ -91,7 +91,14 @@ class _Log:
         """At once: whoever reads a log wants to know what is happening."""
         rate = self.done / (time.perf_counter() - self.began)
         left = timedelta(seconds=round(sum(run.left for run in self.runs) / rate))
-        print(f"seed {run.config.seed}, {text}; {rate:.3g} it/s, {left} left", flush=True)
+        print(f"{_name(run, self.runs)}, {text}; {rate:.3g} it/s, {left} left", flush=True)
+
+
+def _name(run: Run, runs: list[Run]) -> str:
+    """Its seed, after the folder of its setting if there are several."""
+    folders = {other.folder.path.parent for other in runs if other.folder is not None}
+    seed = f"seed {run.config.seed}"
+    return f"{run.folder.path.parent.name}: {seed}" if run.folder is not None and len(folders) > 1 else seed
 
 
 def _score(run: Run) -> str:

@@ -1,6 +1,6 @@
 """Train: one run per seed, side by side on one device, each in its own folder."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -44,18 +44,37 @@ def train(
         graph: record the update as a CUDA graph; the estimator must not synchronise.
         watch: called after each evaluation of a run; what it raises ends the training.
     """
-    workers = Workers(torch.device(device))
     configs = [config.replace(seed=seed) for seed in (seeds if seeds is not None else [config.seed])]
-    paths = [out / f"seed-{c.seed}" for c in configs]
-    loaded = experiment.load_data(config, data, workers.device)
+    settings = [(c, out / f"seed-{c.seed}") for c in configs]
+    options = {"device": device, "data": data, "compile": compile, "graph": graph, "progress": progress}
+    return train_all(experiment, settings, watch=watch, **options)
+
+
+def train_all(
+    experiment: type[Experiment],
+    settings: Sequence[tuple[Config, Path]],
+    *,
+    device: torch.device | str = "cpu",
+    data: Path = Path("data"),
+    compile: bool = False,
+    graph: bool = False,
+    progress: bool = True,
+    watch: Callable[[Run], None] | None = None,
+) -> list[dict[str, Any]]:
+    """As `train`, runs of different settings side by side, each with its folder. Data and precision are those of the
+    first: they must be the same for all."""
+    first = settings[0][0]
+    _check_shared(experiment, [config for config, _ in settings])
+    workers = Workers(torch.device(device))
+    loaded = experiment.load_data(first, data, workers.device)
     facts = {"experiment": experiment.name, "class": source(experiment), "machine": about_machine(workers.device)}
     defaults = experiment.config_type().to_dict()
 
     results: list[dict[str, Any] | None] = []
     runs: list[Run] = []
     with ExitStack() as stack:
-        stack.enter_context(precision(config))
-        for c, path in zip(configs, paths, strict=True):
+        stack.enter_context(precision(first))
+        for c, path in settings:
             folder = None
             if workers.is_main:
                 folder = RunFolder(path, {**facts, "config": c.to_dict()}, defaults)
@@ -72,6 +91,16 @@ def train(
         fresh = iter([finish(run) for run in runs])
     workers.wait()  # a rank that ends its process while another one still works may abort in torch's clean-up
     return [next(fresh) if known is None else known for known in results] if workers.is_main else []
+
+
+def _check_shared(experiment: type[Experiment], configs: list[Config]) -> None:
+    """Data and precision. Data may depend on all settings but the seed, if the experiment does not say on which."""
+    names = experiment.data_fields
+    if names is None:
+        names = tuple(name for name in configs[0].to_dict() if name != "seed")
+    for name in ("precision", *names):
+        if len(found := {getattr(config, name) for config in configs}) > 1:
+            raise ValueError(f"runs side by side share their data and precision, but {name} differs: {found}")
 
 
 def about_machine(device: torch.device) -> dict[str, Any]:
