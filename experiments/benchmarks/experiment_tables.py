@@ -19,6 +19,7 @@ SUMMARY = {  # what is shown of them in a few lines
     "graph-layout": ("Graph layout", ("elbo", "precision")),
     "listops": ("ListOps", ("accuracy", "precision")),
 }
+TITLES = {**{name: title for name, (title, _) in SUMMARY.items()}, "l2x": "Learning to explain"}
 DEPTHS = {
     "right": "arguments hang from their function",
     "as good": "from one that is as good",
@@ -116,14 +117,17 @@ def original(results: dict) -> str:
 
 def updates(results: dict) -> str:
     """One row for each case, milliseconds."""
-    machine, cases = results["machine"], {}
+    cases = {}
     for r in results["records"]:
         cases.setdefault((r["experiment"], r["estimator"], str(r["settings"])), []).append(r)
     most = max(r["runs"] for r in results["records"])
-    version = machine["torch"].split("+")[0]
+    devices, versions, dates = (
+        ", ".join(sorted({r["machine"][name].split("+")[0] for r in results["records"]}))
+        for name in ("device", "torch", "date")
+    )
     lines = [
-        f"Milliseconds of an update, medians of `experiments/benchmarks/updates.py` on {machine['device']}, "
-        f"torch {version}, {machine['date']}: of one run alone, and of {most} side by side, their time divided by "
+        f"Milliseconds of an update, medians of `experiments/benchmarks/updates.py` on {devices}, "
+        f"torch {versions}, {dates}: of one run alone, and of {most} side by side, their time divided by "
         "their updates. As CUDA graphs; gradients are not clipped. The paper's are on hardware it does not name.",
         "",
         f"| | estimator | alone | an update, {most} side by side | the paper's |",
@@ -132,7 +136,7 @@ def updates(results: dict) -> str:
     for (name, estimator, _), records in cases.items():
         alone, *_, beside = sorted(records, key=lambda r: r["runs"])
         settings = alone["settings"]
-        title = ", ".join([SUMMARY[name][0], *filter(None, [settings.get("training")])])
+        title = ", ".join([TITLES[name], *filter(None, [settings.get("training")])])
         config = find(name).config_type(estimator=estimator, **settings)
         about = [family(estimator), *([f"K = {config.k}"] if config.k > 1 else [])]
         if config.learns_temperature:

@@ -14,7 +14,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -25,14 +25,18 @@ from gumtrace_experiments.l2x.experiment import BASELINES, KINDS, MODELS
 from gumtrace_experiments.l2x.paper import SIZES
 
 
-def settings() -> Iterator[list[str]]:
-    """Options of `gumtrace train l2x` for each row of each table."""
+def estimators() -> list[str]:
     some = Subset(torch.zeros(3), 1)
-    rows = [["--estimator", name] for name, cls in ESTIMATORS.items() if cls.supports(some)]
+    return [*(name for name, cls in ESTIMATORS.items() if cls.supports(some)), *BASELINES]
+
+
+def settings(chosen: Sequence[str]) -> Iterator[list[str]]:
+    """Options of `gumtrace train l2x` for each row of each table, of these estimators and baselines."""
+    rows = [["--estimator", name] for name in estimators()]
     rows = [row + ["--no-learn-temperature"] * (row[1] == "REBAR") for row in rows]
     rows += [["--estimator", "StochasticSoftmax", "--kind", kind] for kind in KINDS[1:]]  # the first is the default
     rows += [["--estimator", "IMLE", "--adaptive"]]
-    rows += [["--estimator", name] for name in BASELINES]
+    rows = [row for row in rows if row[1] in chosen]
     for model in MODELS:
         for size in SIZES:
             for row in rows:
@@ -44,7 +48,7 @@ def commands(args: argparse.Namespace, more: list[str]) -> list[list[str]]:
     shared = ["--data", args.data, "--device", args.device, "--seeds", args.seeds, *more]
     shared += ["--graph"] * (args.device != "cpu")
     program = [sys.executable, "-m", "gumtrace_experiments", "train", "l2x"]
-    return [[*program, *row, "--lr", lr, *shared] for lr in args.lrs.split(",") for row in settings()]
+    return [[*program, *row, "--lr", lr, *shared] for lr in args.lrs.split(",") for row in settings(args.estimators)]
 
 
 def run(command: list[str]) -> int:
@@ -61,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", default="0-4", help="side by side in one process (default: 0-4)")
     parser.add_argument("--lrs", default="5e-3", help="learning rates to try, with commas between (default: 5e-3)")
+    parser.add_argument("--estimators", nargs="+", choices=estimators(), default=estimators(), metavar="NAME")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (default: 1)")
     parser.add_argument("--list", action="store_true", help="print the commands, and start none")
     args, more = parser.parse_known_args(argv)  # other options are those of `gumtrace train`

@@ -3,8 +3,9 @@ python experiments/benchmarks/updates.py --device cuda
 
 As `gumtrace train --graph` makes it (on a CPU without a graph), in full size; the paper's times are those of its Table
 "timings-table", on hardware it does not name. Writes
-experiments/benchmarks/results/updates.json. `--smoke` takes the sizes of `gumtrace train --smoke`. About two
-minutes on a GPU, most of which data and compilers take.
+experiments/benchmarks/results/updates.json. `--smoke` takes the sizes of `gumtrace train --smoke`, `--experiments`
+times some of them and keeps what the file has of the others. About three minutes on a GPU, most of which data and
+compilers take.
 """
 
 import argparse
@@ -56,6 +57,12 @@ def cases() -> list[Case]:
         Case("listops", "RELAX", 535, {"samples": 2}),
         Case("listops", "REBAR", None, {**kept, "samples": 2}),
         Case("listops", "REBAR", None, {"samples": 1}),
+        Case("l2x", "StochasticSoftmax"),
+        Case("l2x", "StraightThrough"),
+        Case("l2x", "MarginalStraightThrough"),
+        Case("l2x", "IMLE", None, {"adaptive": True}),
+        Case("l2x", "TraceREINFORCE", None, {"samples": 4}),
+        Case("l2x", "RELAX", None, {"samples": 1}),
     ]
 
 
@@ -75,6 +82,7 @@ def measure(case: Case, device: torch.device, data: Path, smoke: bool) -> list[d
             clocked(runs, 3)
             times = [clocked(runs, ROUNDS) for _ in range(REPEATS)]
             about = {"experiment": case.experiment, "estimator": case.estimator, "settings": case.settings}
+            about["machine"] = machine(device)
             ms = {"ms": statistics.median(times), "min_ms": min(times), "paper_ms": case.paper}
             records.append({**about, "runs": beside, **ms})
     return records
@@ -100,13 +108,15 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--smoke", action="store_true", help="small models and little data")
+    known = list(dict.fromkeys(case.experiment for case in cases()))
+    parser.add_argument("--experiments", nargs="+", choices=known, default=known, metavar="NAME")
     args = parser.parse_args()
-    device = torch.device(args.device)
-    records = []
-    for case in require("tqdm", "cli").tqdm(cases(), desc="updates", unit="case"):
-        records += measure(case, device, args.data, args.smoke)
-    found = {"machine": machine(device), "smoke": args.smoke, "records": records}
-    args.out.write_text(json.dumps(found, indent=1) + "\n")
+    chosen = [case for case in cases() if case.experiment in args.experiments]
+    before = json.loads(args.out.read_text())["records"] if args.out.exists() else []
+    records = [record for record in before if record["experiment"] not in args.experiments]
+    for case in require("tqdm", "cli").tqdm(chosen, desc="updates", unit="case"):
+        records += measure(case, torch.device(args.device), args.data, args.smoke)
+    args.out.write_text(json.dumps({"smoke": args.smoke, "records": records}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def test_cumulants_in_torch(dtype, d, k):
     u = randn(17, d, scale=2, dtype=dtype)
     sizes = torch.full((17,), k)
     p = subset._shift(u, sizes, k, "binary").sigmoid()
-    theta = expfamily.nodes(d, k, k, dtype)
+    theta = expfamily.nodes(torch.empty(1, d, dtype=dtype), k, k)
     w = ops.subset_weights(theta, p, sizes)
     x = ops.subset_marginals(theta, p, w)
     g, h = (expfamily._centred(randn(17, d, seed=s, dtype=dtype), x, sizes) for s in (1, 2))
@@ -83,7 +83,7 @@ def test_enough_nodes(d, k, scale):
     p = subset._shift(randn(4, d, scale=scale), sizes, k, "binary").sigmoid()
     results = []
     for dtype, more in ((torch.float32, 1.0), (torch.float64, 1.0), (torch.float64, 1.5)):
-        m = math.ceil(more * len(expfamily.nodes(d, k, k, dtype)))
+        m = math.ceil(more * len(expfamily.nodes(torch.empty(1, d, dtype=dtype), k, k)))
         theta = (torch.arange(m, dtype=torch.float64) + 0.5) * (math.pi / m)
         results.append(ops.subset_marginals(theta, p, ops.subset_weights(theta, p, sizes)))
     torch.testing.assert_close(results[0], results[2], atol=1e-8, rtol=1e-8)

@@ -23,7 +23,7 @@ def test_cases_are_runs_that_can_be_trained():
     configs = [find(c.experiment).config_type(estimator=c.estimator, **c.settings) for c in cases]
     assert len({str(config.to_dict()) for config in configs}) == len(cases)
     assert {(c.experiment, config.calls) for c, config in zip(cases, configs, strict=True)} == {
-        ("graph-layout", 128), ("listops", 100)
+        ("graph-layout", 128), ("listops", 100), ("l2x", 100)
     }  # fmt: skip
     known = {(c.experiment, c.estimator): c.paper for c in cases if c.paper}
     names = ("StochasticSoftmax", "TraceREINFORCE", "RELAX")
@@ -56,6 +56,18 @@ def test_every_run_gets_its_updates(monkeypatch, tmp_path):
         assert 0 < record["min_ms"] <= record["ms"]
 
 
+def test_the_others_are_kept(monkeypatch, tmp_path):
+    out = tmp_path / "updates.json"
+    old = [{"experiment": name, "ms": 1.0} for name in ("graph-layout", "l2x")]
+    out.write_text(json.dumps({"smoke": True, "records": old}))
+    monkeypatch.setattr(updates, "measure", lambda case, *_: [{"experiment": case.experiment, "ms": 2.0}])
+    monkeypatch.setattr("sys.argv", ["updates.py", "--experiments", "l2x", "--out", str(out), "--smoke"])
+    updates.main()
+    records = json.loads(out.read_text())["records"]
+    assert records[0] == old[0]
+    assert {(r["experiment"], r["ms"]) for r in records[1:]} == {("l2x", 2.0)}
+
+
 def test_a_time_is_that_of_one_update(monkeypatch):
     """By a made-up clock: two rounds of three runs take 12 seconds, so one update 2."""
 
@@ -73,9 +85,11 @@ def test_a_time_is_that_of_one_update(monkeypatch):
 def test_recorded_times():
     """What the pages promise of an H200: milliseconds, and no case missing."""
     found = json.loads(updates.RESULTS.read_text())
-    assert (found["smoke"], found["machine"]["device"]) == (False, "NVIDIA H200")
+    assert not found["smoke"]
+    assert {record["machine"]["device"] for record in found["records"]} == {"NVIDIA H200"}
     alone = {(r["experiment"], r["estimator"], str(r["settings"])): r["ms"] for r in found["records"] if r["runs"] == 1}
     assert alone.keys() == {(c.experiment, c.estimator, str(c.settings)) for c in updates.cases()}
     assert max(ms for (name, *_), ms in alone.items() if name == "listops") < 10
     for training, most in (("unrolled", 3), ("teacher-forced", 2)):
         assert alone["graph-layout", "TraceREINFORCE", str({"training": training, "samples": 8})] < most
+    assert alone["l2x", "TraceREINFORCE", str({"samples": 4})] < 2

@@ -31,10 +31,17 @@ def test_all_rows(capsys):
     assert {estimator for estimator, *_ in rows} == {*ESTIMATORS, "RandomSubset", "FirstTokens", "FullText"}
 
 
+def test_some_rows(capsys):
+    assert l2x_table.main(["--list", "--estimators", "IMLE", "FullText"]) == 0
+    lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    assert {line[line.index("--estimator") + 1] for line in lines} == {"IMLE", "FullText"}
+    assert len(lines) == 6 * 3
+
+
 @pytest.mark.parametrize("wrong", [False, True])
 def test_it_trains_and_reports(wrong, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(l2x_table, "settings", lambda: iter([["--estimator", "FirstTokens", "--chosen", "3"]]))
+    monkeypatch.setattr(l2x_table, "settings", lambda chosen: iter([["--estimator", "FirstTokens", "--chosen", "3"]]))
     more = ["--reviews", "wine" if wrong else "synthetic", "--synthetic-size", "20", "--longest", "12"]
     few = ["--calls", "4", "--iterations", "2", "--evaluate-every", "2"]
     assert l2x_table.main(["--seeds", "0-1", *more, *few]) == (1 if wrong else 0)

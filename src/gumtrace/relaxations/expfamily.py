@@ -26,22 +26,23 @@ CHUNK = 2**24  # complex numbers held at once by the formulas in torch
 
 def marginals(z: Tensor, k: Tensor, smallest: int, largest: int) -> Tensor:
     """x (B, d) of k-subsets, k (B,) between smallest and largest; z = u + ν (B, d) with Σ sigmoid(z) = k."""
-    return _Marginals.apply(z, k, nodes(z.shape[-1], smallest, largest, z.dtype))  # type: ignore[return-value]
+    return _Marginals.apply(z, k, nodes(z, smallest, largest))  # type: ignore[return-value]
 
 
-def nodes(d: int, smallest: int, largest: int, dtype: torch.dtype) -> Tensor:
-    """θ in (0, π), (m,) float64, so many that |N - k| >= 2m has no weight, by Bennett's inequality.
+def nodes(z: Tensor, smallest: int, largest: int) -> Tensor:
+    """θ in (0, π), (m,) float64 on the device of z (B, d), so many that |N - k| >= 2m has no weight, by Bennett's inequality.
 
     The chance is e^{-v h(2m / v)} at most, h(t) = (1 + t) log(1 + t) - t, where v = Σ p (1 - p) <= k (1 - k / d) is the
     variance of N. It is compared to P(N = k), about 1 / √(2πv), and derivatives come with factors of order k.
     """
+    d = z.shape[-1]
     k = min(max(smallest, d // 2), largest)  # where the bound on v is largest
     v = max(k * (1 - k / d), 1e-9)
-    drop = 3 - math.log(torch.finfo(dtype).eps) + 1.5 * math.log1p(v)
+    drop = 3 - math.log(torch.finfo(z.dtype).eps) + 1.5 * math.log1p(v)
     m = 1
     while 2 * m <= max(largest, d - smallest) and (v + 2 * m) * math.log1p(2 * m / v) - 2 * m < drop:
         m += 1
-    return (torch.arange(m, dtype=torch.float64) + 0.5) * (math.pi / m)
+    return (torch.arange(m, dtype=torch.float64, device=z.device) + 0.5) * (math.pi / m)
 
 
 class _Marginals(torch.autograd.Function):

@@ -134,14 +134,16 @@ def _search(u: Tensor, k: Tensor, largest: int, kind: str) -> Tensor:
 
 def _sizes(u: Tensor, k: int | Tensor) -> tuple[Tensor, int, int]:
     """k of every row (B,), and its bounds."""
-    given = torch.as_tensor(k, device=u.device)
+    whole = isinstance(k, int) and not isinstance(k, bool)
+    # A number is filled in on the device: a copy from the CPU synchronises, and a CUDA graph refuses it.
+    given = torch.full((), k, device=u.device) if whole else torch.as_tensor(k, device=u.device)
     if given.is_floating_point() or given.dtype == torch.bool:
         raise TypeError(f"relax_subset: k must be an int or an integer tensor, got {given.dtype}")
     try:
         sizes = given.long().expand(u.shape[:-1]).reshape(-1)
     except RuntimeError:
         raise ValueError(f"relax_subset: k {tuple(given.shape)} does not fit scores {tuple(u.shape)}") from None
-    if isinstance(k, int):  # no need to synchronise
+    if isinstance(k, int):  # no need to read it from the device
         low = high = k
     else:
         low, high = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)

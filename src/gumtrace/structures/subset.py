@@ -131,7 +131,10 @@ class Subset(Structure):
         >>> Subset(torch.tensor([1.0, 1.0, 2.0, 0.0]).log(), 2).mean
         tensor([0.5833, 0.5833, 0.8333, 0.0000])
         """
-        return inclusion_probs(self._x, self.k.to(self._x.device), self._layout.geometry.k)
+        device = self._x.device
+        # Filled in on the device where it is a number: a copy from the CPU synchronises.
+        k = self.k.to(device) if self._number is None else torch.full((), self._number, device=device)
+        return inclusion_probs(self._x, k, self._layout.geometry.k)
 
     @property
     def variance(self) -> Tensor:
