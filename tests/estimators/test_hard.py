@@ -11,6 +11,7 @@ import gumtrace as gt
 from gumtrace import estimators as E
 from gumtrace.diagnostics import enumerate_values, exact_gradient, gradients
 from gumtrace.estimators.hard import TARGET
+from gumtrace.structures.joint import as_structure
 
 
 def randn(*shape, seed=1):
@@ -90,6 +91,20 @@ def test_the_step_adapts_until_one_key_differs(step, scale):
     frozen = copy.deepcopy(estimator).eval()
     adapted(frozen, scale, calls=3)
     torch.testing.assert_close(frozen.state_dict(), estimator.state_dict(), rtol=0, atol=0)
+
+
+def test_the_step_adapts_to_each_of_an_items_structures():
+    """The same structures as 64 items and as 8 items of 8: one key of each differs, not one of an item's eight."""
+    estimator, weights = E.IMLE(adaptive=True), randn(20, seed=4)
+    dist = torch.distributions.Independent(gt.Subset(randn(8, 8, 20).requires_grad_(), 5), 1)
+    for seed in range(400):
+        estimator(dist, lambda x: (x @ weights).square().sum(-1), generator=seeded(seed))
+    assert estimator.changed.item() == pytest.approx(TARGET, rel=0.15)
+    noise = dist.base_dist.perturb((50,), generator=seeded(1))
+    x = dist.base_dist.trace(noise).value
+    slope = 2 * (x @ weights)[..., None] * weights
+    found = estimator.eval()._difference(as_structure("test", dist), noise, x, slope)
+    assert (found != 0).sum(-1).double().mean().item() == pytest.approx(TARGET, rel=0.2)
 
 
 def test_the_factor_is_that_of_a_checkpoint():

@@ -10,7 +10,7 @@ from gumtrace.estimators.base import Estimator, Inject
 from gumtrace.structures.base import Structure
 from gumtrace.structures.joint import split
 
-TARGET = 1.0  # keys that should differ between the two structures of a sample
+TARGET = 1.0  # keys that should differ between the two runs of a structure
 FORGET = 0.9  # of their running mean, at each call
 PACE = 1.02  # by which the relative step is multiplied or divided, at each call
 
@@ -25,7 +25,8 @@ class IMLE(Estimator):
         samples: runs for each item; each makes a second run on the same noise.
         step: ε, if it is not adaptive: the smaller, the less bias and the more samples whose structure does not change.
         adaptive: AIMLE. The moved distance ε |g| is `step` times `factor` times the norm of G, centred; `factor` starts
-            at 1 and is tuned until one key differs between the two structures, in the mean over samples and items.
+            at 1 and is tuned until one key differs between the two structures, in the mean over samples and items (and
+            over an item's structures, where it has several).
 
     The factor learns at every call in training mode that is made for its gradient; `eval()` freezes it.
 
@@ -85,7 +86,10 @@ class IMLE(Estimator):
         other = dist.trace(torch.where(dist.racing, (noise - moved).clamp(-far, far), -torch.inf)).value
         change = torch.where(dist.racing, hard.to(noise.dtype) - other.to(noise.dtype), 0.0)
         if self.adaptive and self.training:
-            self._adapt((change != 0).sum(keys).to(noise.dtype), finite.reshape(change.shape[: -len(keys)]))
+            base, several = split(type(self).__name__, dist)
+            changed = (change != 0).flatten(-len(base.key_shape)).sum(-1).to(noise.dtype)
+            changed = changed.flatten(-several).mean(-1) if several else changed  # of an item's structures
+            self._adapt(changed, finite.reshape(changed.shape))
         return torch.where(finite, change * rate, torch.nan)
 
     def _inverse_step(self, dist: Structure, noise: Tensor, slope: Tensor, keys: tuple[int, ...]) -> Tensor:

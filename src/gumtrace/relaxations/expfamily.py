@@ -96,7 +96,7 @@ def _rows(formula: Callable, theta: Tensor, *args: Tensor) -> Tensor:
     """A formula by its kernel where there is one; else in torch, on so many rows at a time that memory stays
     bounded."""
     kernel = own_kernel(f"subset{formula.__name__}", args[0].device.type)
-    if kernel is not None:
+    if kernel is not None and not torch.compiler.is_compiling():
         return kernel(theta, *(x.contiguous() for x in args))
     size = max(1, CHUNK // (args[0].shape[-1] * len(theta)))
     theta = theta.to(args[0])

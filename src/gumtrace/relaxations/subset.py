@@ -93,7 +93,8 @@ class _Coins(torch.autograd.Function):
 def _shift(u: Tensor, k: Tensor, largest: int, kind: str) -> Tensor:
     """u + ν (B, d), of u (B, d) and k (B,); -inf for keys that do not race, and ±inf for all where there is no root."""
     kernel = own_kernel("subset_shift", u.device.type)
-    return kernel(kind, u, k) if kernel is not None else _search(u, k, largest, kind)
+    shifted = None if kernel is None or torch.compiler.is_compiling() else kernel(kind, u, k)
+    return _search(u, k, largest, kind) if shifted is None else shifted  # None: the kernel does not take such rows
 
 
 def _search(u: Tensor, k: Tensor, largest: int, kind: str) -> Tensor:

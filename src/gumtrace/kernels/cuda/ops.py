@@ -20,6 +20,10 @@ from gumtrace.kernels.cuda import (
     subset,
 )
 from gumtrace.kernels.cuda.indicator import indicator as indicator  # of the functions here
+from gumtrace.kernels.cuda.soft_subset import subset_covariance as subset_covariance
+from gumtrace.kernels.cuda.soft_subset import subset_marginals as subset_marginals
+from gumtrace.kernels.cuda.soft_subset import subset_shift as subset_shift
+from gumtrace.kernels.cuda.soft_subset import subset_weights as subset_weights
 from gumtrace.kernels.cuda.subset_trace import IN_REGISTERS
 from gumtrace.kernels.geometry import (
     NOT_A_NUMBER,
