@@ -1,5 +1,7 @@
 """Numbers in the prose of the lab notes on learning to explain are those of the runs."""
 
+import pytest
+import torch
 from lab_notes import RESULTS, notes
 
 from gumtrace_experiments import find
@@ -7,65 +9,80 @@ from gumtrace_experiments.report.groups import choices
 from gumtrace_experiments.report.records import collect
 
 L2X = find("l2x")
-RUNS = collect([RESULTS / "l2x" / "movie-reviews-on-a-cpu.jsonl"])
-SHOWN = {choice.estimator: choice for choice in choices(RUNS, L2X.report(), L2X.selection_metric)}
-TUNED = ("TraceREINFORCE", "NoiseREINFORCE", "StochasticSoftmax", "StraightThrough")
+RUNS = collect([RESULTS / "l2x" / "movie-reviews.jsonl"])
+SHOWN: dict = {}  # by model, k, and estimator with its relaxation
+for choice in choices(RUNS, L2X.report(), L2X.selection_metric):
+    where = choice.group.setting["model"], choice.group.setting["chosen"]
+    name = choice.estimator if "StochasticSoftmax" not in choice.estimator else f"SST {choice.group.setting['kind']}"
+    SHOWN.setdefault(where, {})[name] = choice.group.finished
+RELAXED = [f"SST {kind}" for kind in ("expfamily", "euclidean", "categorical", "binary")]
 BASELINES = ("RandomSubset", "FirstTokens", "FullText")
 
 
-def values(estimator, metric, split="test"):
-    return [record.result[split][metric] for record in SHOWN[estimator].group.finished]
+def mean(runs, metric="mse", split="test"):
+    return sum(100 * run.result[split][metric] for run in runs) / len(runs)
 
 
-def mean(estimator, metric, split="test"):
-    found = values(estimator, metric, split)
-    return sum(found) / len(found)
+def std(runs, metric="mse"):
+    return torch.tensor([100 * run.result["test"][metric] for run in runs]).std().item()
 
 
 def test_what_was_run():
-    assert set(SHOWN) == {*TUNED, *BASELINES}
-    for name, choice in SHOWN.items():
-        tried = {group.setting["lr"] for group in choice.tried}
-        assert tried == ({2e-3, 5e-3} if name in TUNED else {5e-3})
-        assert all(len(group.finished) == 3 for group in choice.tried)
-        assert choice.group.setting["lr"] == 5e-3
-    assert {(r.config["model"], r.config["chosen"], r.config["iterations"]) for r in RUNS} == {("simple", 10, 400)}
-    assert {r.machine["device"] for r in RUNS} == {"cpu"}
-    assert "the larger one was better on validation for all four" in notes("l2x")
+    assert set(SHOWN) == {(model, k) for model in ("simple", "complex") for k in (5, 10, 15)}
+    assert {name for block in SHOWN.values() for name in block} >= {"TraceREINFORCE", "IMLE", *RELAXED, *BASELINES}
+    missing = {(where, "MarginalStraightThrough") for where in SHOWN} - {
+        (where, name) for where, block in SHOWN.items() for name in block
+    }
+    assert missing == {(("complex", k), "MarginalStraightThrough") for k in (10, 15)}
+    assert all(len(runs) == 5 for block in SHOWN.values() for runs in block.values())
+    assert {run.config["iterations"] for run in RUNS} == {800}
+    assert {run.machine["device"] for run in RUNS} == {"NVIDIA H200"}
+    steps = {(run.config["step"], run.config["adaptive"]) for run in RUNS if run.config["estimator"] == "IMLE"}
+    assert steps == {(step, adaptive) for step in (1.0, 10.0, 100.0) for adaptive in (False, True)}
 
 
-def test_what_the_notes_say_of_estimators():
-    ahead = sorted(TUNED, key=lambda name: mean(name, "mse"))
-    assert ahead[-1] == "NoiseREINFORCE"
-    assert min(values("NoiseREINFORCE", "mse")) > max(x for name in ahead[:-1] for x in values(name, "mse"))
-    errors = [mean(name, "mse") for name in ahead]
-    seeds = max(max(values(name, "mse")) - min(values(name, "mse")) for name in ahead[:-1])
-    assert errors[2] - errors[0] < seeds
-    explained = [100 * mean(name, "explained") for name in ("NoiseREINFORCE", "FullText")]
-    others = [100 * mean(name, "explained") for name in ahead[:-1]]
+def test_an_unbiased_estimator_is_level_with_relaxations():
+    behind = {}
+    for where, block in SHOWN.items():
+        best = min((block[name] for name in RELAXED), key=mean)
+        behind[where] = mean(block["TraceREINFORCE"]) - mean(best)
+        assert behind[where] < std(block["TraceREINFORCE"])
+    assert {k for (_, k), gap in behind.items() if gap > 0} == {5}
+    gaps = " and ".join(f"{gap:.2f}" for (_, k), gap in sorted(behind.items(), reverse=True) if k == 5)
+    assert f"behind it by {gaps} (MSE × 100) for k = 5" in notes("l2x")
+    assert f"for the larger ones, by {-min(behind.values()):.2f} at most" in notes("l2x")
+    spread = [std(block["TraceREINFORCE"]) for block in SHOWN.values()]
+    assert f"standard deviations over seeds are {min(spread):.1f} to {max(spread):.1f}" in notes("l2x")
+
+
+def test_what_the_notes_say_of_the_others():
+    late = [mean(block["NoiseREINFORCE"]) - mean(block["TraceREINFORCE"]) for block in SHOWN.values()]
+    assert f"E-REINFORCE+ is {min(late):.1f} to {max(late):.1f} behind T-REINFORCE+" in notes("l2x")
+    simple = {k: SHOWN["simple", k] for k in (5, 10, 15)}
+    ten, fifteen = (mean(simple[k]["TraceREINFORCE"]) - mean(simple[k]["FullText"]) for k in (10, 15))
     assert (
-        f"{min(others):.0f} to {max(others):.0f} % of the variance, E-REINFORCE+ {explained[0]:.0f} % and the full "
-        f"text {explained[1]:.0f} %"
+        f"Ten tokens come within {ten:.1f} of what the predictor makes of the full text, and fifteen within "
+        f"{fifteen:.1f};"
     ) in notes("l2x")
-    assert min(others) > explained[1] / 2
-    assert all(mean(name, "mse") > 0.235 for name in ("RandomSubset", "FirstTokens"))
-    noise = {name: [r.result["gradient_std"] for r in SHOWN[name].group.finished] for name in TUNED}
-    ratios = [
-        sum(x[moment] for x in noise["NoiseREINFORCE"]) / sum(x[moment] for x in noise["TraceREINFORCE"])
-        for moment in ("beginning", "half-way", "end")
-    ]
-    assert [round(ratio) for ratio in (min(ratios), max(ratios))] == [8, 10]  # eight to ten times
-    precision = {name: 100 * mean(name, "precision") for name in SHOWN}
-    best = [precision[name] for name in ahead[:-1]]
-    assert (
-        f"{min(best):.0f} to {max(best):.0f} % of the tokens they choose are marked, against "
-        f"{precision['RandomSubset']:.0f} % of random ones and {precision['FirstTokens']:.0f} % of the first"
-    ) in notes("l2x")
-    apart = max(max(values(name, "precision")) - min(values(name, "precision")) for name in ahead[:-1])
-    assert f"seeds of one estimator are up to {100 * apart:.0f} points apart" in notes("l2x")
+    names = ("TraceREINFORCE", "SST binary", "RandomSubset")
+    trace, soft, random = (mean(simple[5][name], "precision") for name in names)
+    assert f"{trace:.0f} % of those of T-REINFORCE+ and {soft:.0f} % of those of SST (binary)" in notes("l2x")
+    assert f"where {random:.0f} % of random ones are" in notes("l2x")
+    assert all(mean(block["IMLE"]) > 23.5 for block in SHOWN.values())
+    full = simple[10]["FullText"]
+    train, test = (mean(full, "explained", split) for split in ("train", "test"))
+    assert f"explains {train:.0f} % on the training set and {test:.0f} % on the test set" in notes("l2x")
 
 
-def test_what_the_notes_say_of_overfitting():
-    """On the training set the full text leaves next to nothing to explain."""
-    assert f"explains {100 * mean('FullText', 'explained', 'train'):.0f} % on the training set" in notes("l2x")
-    assert min(record.result["iteration"] for record in SHOWN["FirstTokens"].group.finished) == 40
+@pytest.mark.usefixtures("one_thread")
+def test_tokens_that_are_not_chosen_have_no_slope(tmp_path):
+    """Nearly all, in real reviews nine in ten as the notes say; made-up ones are shorter."""
+    config = L2X.smoke(L2X.config_type()).replace(longest=200, synthetic_size=40, chosen=10)
+    model = L2X.build(config, L2X.load_data(config, tmp_path, torch.device("cpu")), torch.device("cpu")).eval()
+    generator = torch.Generator().manual_seed(0)
+    batch = model.data.train.batch(torch.arange(40))
+    words = model.vectors(batch)
+    mask = model.distribution(batch, words).sample(generator=generator).requires_grad_()
+    (slope,) = torch.autograd.grad(model._objective(batch, words, generator)(mask).sum(), mask)
+    others = slope[(mask == 0) & batch.racing]
+    assert (others == 0).double().mean() > 0.7

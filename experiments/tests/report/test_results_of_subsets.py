@@ -48,7 +48,20 @@ def test_what_the_notes_say_of_features():
 
 
 def test_what_the_notes_say_of_the_autoencoder():
-    assert "one epoch of the hundred that I-MLE trains for, one seed, two estimators" in notes("kset-autoencoder")
-    runs = shown("kset-autoencoder")
-    assert [len(same) for same in runs.values()] == [1, 1]
-    assert {run.config["iterations"] for same in runs.values() for run in same} == {600}
+    text, runs = notes("kset-autoencoder"), shown("kset-autoencoder")
+    assert "**ten epochs of the hundred** that I-MLE trains for, five seeds, eight estimators" in text
+    assert [len(same) for same in runs.values()] == [5] * 8
+    assert {run.config["iterations"] for same in runs.values() for run in same} == {6000}
+    losses = {name: [run.result["test"]["loss"] for run in same] for name, same in runs.items()}
+    means = {name: sum(found) / 5 for name, found in losses.items()}
+    through, step = means["StraightThrough"], means["IMLE"]
+    assert min(means.values()) == through
+    assert f"straight-through is at {through:.1f}, Gumbel-Rao and SST within 1.1 of it" in text
+    assert max(means["GumbelRao"], means["StochasticSoftmax"]) - through < 1.1
+    assert f"adaptive I-MLE at {step:.1f}, and T-REINFORCE+, RELAX and REBAR between 80 and 83" in text
+    assert all(80 < means[name] < 83 for name in ("TraceREINFORCE", "RELAX", "REBAR"))
+    spread = {name: max(found) - min(found) for name, found in losses.items()}
+    assert {name for name, width in spread.items() if width > 1} == {"NoiseREINFORCE"}
+    noise = {name: sum(run.result["gradient_std"]["end"] for run in same) for name, same in runs.items()}
+    ratio = noise["TraceREINFORCE"] / noise["StraightThrough"]
+    assert f"has {ratio:.0f} times the standard deviation of straight-through's gradient at the end" in text

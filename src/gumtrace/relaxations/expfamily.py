@@ -30,10 +30,11 @@ def marginals(z: Tensor, k: Tensor, smallest: int, largest: int) -> Tensor:
 
 
 def nodes(z: Tensor, smallest: int, largest: int) -> Tensor:
-    """θ in (0, π), (m,) float64 on the device of z (B, d), so many that |N - k| >= 2m has no weight, by Bennett's inequality.
+    """θ in (0, π), (m,) float64 on the device of z (B, d), so many that |N - k| >= 2m has no weight.
 
-    The chance is e^{-v h(2m / v)} at most, h(t) = (1 + t) log(1 + t) - t, where v = Σ p (1 - p) <= k (1 - k / d) is the
-    variance of N. It is compared to P(N = k), about 1 / √(2πv), and derivatives come with factors of order k.
+    By Bennett's inequality, the chance is e^{-v h(2m / v)} at most, h(t) = (1 + t) log(1 + t) - t, where
+    v = Σ p (1 - p) <= k (1 - k / d) is the variance of N. It is compared to P(N = k), about 1 / √(2πv), and
+    derivatives come with factors of order k.
     """
     d = z.shape[-1]
     k = min(max(smallest, d // 2), largest)  # where the bound on v is largest
