@@ -135,10 +135,8 @@ def _search(u: Tensor, k: Tensor, largest: int, kind: str) -> Tensor:
 
 def _sizes(u: Tensor, k: int | Tensor) -> tuple[Tensor, int, int]:
     """k of every row (B,), and its bounds."""
-    if isinstance(k, int):  # filled in on the device: a copy from the CPU synchronises, and a CUDA graph refuses it
-        given = torch.full((), k, device=u.device)
-    else:
-        given = torch.as_tensor(k, device=u.device)
+    # A number is filled in on the device: a copy from the CPU synchronises, and a CUDA graph refuses it.
+    given = torch.full((), k, device=u.device) if isinstance(k, int) else torch.as_tensor(k, device=u.device)
     if given.is_floating_point() or given.dtype == torch.bool:
         raise TypeError(f"relax_subset: k must be an int or an integer tensor, got {given.dtype}")
     try:
