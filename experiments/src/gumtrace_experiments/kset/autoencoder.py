@@ -28,7 +28,7 @@ class AutoencoderConfig(TaskConfig):
     calls: int = 1000
     samples: int = 10
     iterations: int = 60_000
-    evaluate_every: int = 600
+    evaluate_every: int = 3000
     lr: float = 1e-3
     rows: int = 20
     """Subsets of an image."""
