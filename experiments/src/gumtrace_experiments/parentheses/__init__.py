@@ -1,0 +1,1 @@
+"""Sequences of balanced parentheses, generated out of order."""
