@@ -1,1 +1,1 @@
-"""Sequences of balanced parentheses, generated out of order."""
+"""Balanced parentheses, generated out of order: along a binary tree, or by insertions."""
