@@ -60,7 +60,7 @@ class Decoder(nn.Module):
 
     def __init__(self, words: int, hidden: int = 256, layers: int = 4, heads: int = 8, dropout: float = 0.0):
         super().__init__()
-        self.words, self.dropout = words, dropout
+        self.words, self.heads, self.dropout = words, heads, dropout
         self.embedding = nn.Parameter(torch.randn(words + FIRST, hidden) / math.sqrt(hidden))  # begin and end are last
         self.blocks = nn.ModuleList(Block(hidden, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(hidden)
@@ -91,18 +91,19 @@ class Decoder(nn.Module):
     @torch.no_grad()
     def generate(self, count: int, longest: int, generator: torch.Generator | None = None) -> Written:
         """Samples of at most `longest` tokens. The host never waits for the device."""
-        device, n = self.embedding.device, longest
+        device, dtype, n = self.embedding.device, self.embedding.dtype, longest
         words, slots = (torch.zeros(count, n, dtype=torch.long, device=device) for _ in range(2))
         place = torch.zeros(count, n + FIRST, dtype=torch.long, device=device)  # of elements, in the row as it is
         place[:, END] = 1
-        caches = [block.cache(count, n + FIRST, device) for block in self.blocks]
-        sides = torch.empty(count, n + FIRST, self.sides.out_features, device=device)
+        shape = (len(self.blocks), 2, count, self.heads, n + FIRST, self.embedding.shape[1] // self.heads)
+        cache = torch.zeros(shape, dtype=dtype, device=device)  # keys and values of all blocks
+        sides = torch.zeros(count, n + FIRST, self.sides.out_features, dtype=dtype, device=device)
         writing = torch.ones(count, dtype=torch.bool, device=device)
-        lengths, log_prob = torch.zeros(count, dtype=torch.long, device=device), torch.zeros(count, device=device)
+        lengths, log_prob = torch.zeros_like(words[:, 0]), torch.zeros(count, dtype=dtype, device=device)
         element = torch.full((count,), self.words, device=device)
         for i in range(n + FIRST):  # element i enters, and its state chooses the next one
             there = place[:, : i + 1]
-            state = self._next_state(element, (place[:, i : i + 1] - there).sign(), i, caches)
+            state = self._next_state(element, (place[:, i : i + 1] - there).sign(), i, cache)
             sides[:, i] = self.sides(state)
             if i == BEGIN:
                 element = element + 1  # the other marker
@@ -115,7 +116,7 @@ class Decoder(nn.Module):
             writing = writing & ~stops
             if t == n:
                 break
-            scores = self._pointer_scores(state[:, None], element[:, None] % self.words, sides[:, None, : i + 1])
+            scores = self._pointer_scores(state[:, None], element[:, None] % self.words, sides[:, : i + 1])
             gap, chosen = _drawn(_by_gap(scores[:, 0], there), generator)
             log_prob += torch.where(writing, chosen, 0.0)
             element, gap = torch.where(writing, element, 0), torch.where(writing, gap, t)
@@ -138,21 +139,21 @@ class Decoder(nn.Module):
             x = block(x, relations, self.dropout, None if keep is None else keep[2 * i : 2 * i + 2])
         return self.norm(x)
 
-    def _next_state(self, element: Tensor, relations: Tensor, i: int, caches: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def _next_state(self, element: Tensor, relations: Tensor, i: int, cache: Tensor) -> Tensor:
         """(B, hidden) of element i, for its relations (B, i + 1) to those that are there."""
         x = self._embedded(element)[:, None]
-        for block, cache in zip(self.blocks, caches, strict=True):
-            x = block.extend(x, relations[:, None], i, cache)
+        for block, of_block in zip(self.blocks, cache, strict=True):
+            x = block(x, relations[:, None], cache=of_block[..., : i + 1, :])
         return self.norm(x)[:, 0]
 
     def _word_log_probs(self, state: Tensor) -> Tensor:
-        return self.word(state).float().log_softmax(-1)
+        return _at_least_float32(self.word(state)).log_softmax(-1)
 
     def _pointer_scores(self, state: Tensor, words: Tensor, sides: Tensor) -> Tensor:
         """(*B, steps, 2, elements), left and right of each; left of begin and right of end are -inf."""
         query = self.pointer(state) + self._embedded(words)
         left, right = sides.chunk(2, -1)
-        scores = torch.stack([query @ left.mT, query @ right.mT], -2).float() / math.sqrt(query.shape[-1])
+        scores = _at_least_float32(torch.stack([query @ left.mT, query @ right.mT], -2)) / math.sqrt(query.shape[-1])
         element = torch.arange(scores.shape[-1], device=scores.device)
         return scores.masked_fill(torch.stack([element == BEGIN, element == END]), -torch.inf)
 
@@ -169,47 +170,48 @@ class Block(nn.Module):
         self.relative = nn.Parameter(torch.randn(3, self.size) / math.sqrt(self.size))
         self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
 
-    def forward(self, x: Tensor, relations: Tensor, dropout: float = 0.0, keep: Tensor | None = None) -> Tensor:
-        """(*B, m, hidden), each of the m elements given those before it and itself."""
+    def forward(
+        self,
+        x: Tensor,
+        relations: Tensor,
+        dropout: float = 0.0,
+        keep: Tensor | None = None,
+        cache: Tensor | None = None,
+    ) -> Tensor:
+        """(*B, m, hidden), each of the m elements given those before it and itself.
+
+        With a cache of keys and values, (2, B, heads, elements, size), x is the last element alone: it joins those
+        before it in the cache.
+        """
         query, key, value = self._projected(x)
         m = x.shape[-2]
         later = torch.ones(m, m, dtype=torch.bool, device=x.device).triu(1)
+        if cache is not None:
+            cache[..., -1:, :] = torch.stack([key, value])
+            key, value = cache
         attended = self._attended(query, key, value, relations, later)
         x = x + thinned(attended, dropout, None if keep is None else keep[0])
         return x + thinned(self._wide(x), dropout, None if keep is None else keep[1])
-
-    def cache(self, count: int, elements: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """For keys and values."""
-        key, value = (torch.zeros(count, self.heads, elements, self.size, device=device) for _ in range(2))
-        return key, value
-
-    def extend(self, x: Tensor, relations: Tensor, i: int, cache: tuple[Tensor, Tensor]) -> Tensor:
-        """(B, 1, hidden), that of element i alone; those before it are in the cache, which it joins."""
-        query, key, value = self._projected(x)
-        for kept_before, new in zip(cache, (key, value), strict=True):
-            kept_before[:, :, i] = new[:, :, 0]
-        key, value = (kept_before[:, :, : i + 1] for kept_before in cache)
-        x = x + self._attended(query, key, value, relations)
-        return x + self._wide(x)
 
     def _projected(self, x: Tensor) -> list[Tensor]:
         """Queries, keys and values, (*B, heads, m, size)."""
         heads = self.project(self.norm1(x)).unflatten(-1, (3 * self.heads, self.size))
         return list(heads.transpose(-2, -3).chunk(3, -3))
 
-    def _attended(
-        self, query: Tensor, key: Tensor, value: Tensor, relations: Tensor, hidden: Tensor | None = None
-    ) -> Tensor:
+    def _attended(self, query: Tensor, key: Tensor, value: Tensor, relations: Tensor, later: Tensor) -> Tensor:
         left, same, right = (query @ self.relative.mT).split(1, -1)  # (*B, heads, m, 1)
         relations = relations.unsqueeze(-3)
         by_relation = torch.where(relations < 0, left, torch.where(relations > 0, right, same))
         scores = (query @ key.mT + by_relation) / math.sqrt(self.size)
-        if hidden is not None:
-            scores = scores.masked_fill(hidden, -torch.inf)
+        scores = scores.masked_fill(later, -torch.inf)
         return self.out((scores.softmax(-1).to(value.dtype) @ value).transpose(-2, -3).flatten(-2))
 
     def _wide(self, x: Tensor) -> Tensor:
         return self.down(F.gelu(self.up(self.norm2(x))))
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _gap_log_probs(scores: Tensor, left: Tensor, right: Tensor) -> Tensor:
