@@ -6,8 +6,10 @@ import pytest
 import torch
 from common import FALSE_ALARM, seeded
 from scipy import stats
+from torch.nn import functional as F
 
-from gumtrace_experiments.parentheses.insertion_model import Decoder
+from gumtrace_experiments.parentheses.insertion_model import Block, Decoder
+from gumtrace_experiments.parentheses.insertion_order import relations
 
 WORDS, LONGEST = 2, 3
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -100,6 +102,21 @@ def test_several_orders_of_a_sentence_share_what_dropout_leaves():
         torch.testing.assert_close(model(tokens, order[s], lengths, keep).total, both[s])
     assert (model(tokens, order, lengths).total != both).all()
     assert model.eval().masks(2, 3, seeded(), torch.device("cpu")) is None
+
+
+def test_attention_is_the_formula():
+    """⟨query_i, key_j + relative[relation_ij + 1]⟩ / √size over j <= i, one head and one element at a time."""
+    block = Block(8, 2).double()
+    x = torch.randn(5, 8, generator=seeded(), dtype=torch.float64)
+    signs = relations(torch.tensor([1, 2, 0]))
+    query, key, value = block.project(block.norm1(x)).view(5, 3, 2, 4).unbind(1)
+    attended = torch.zeros(5, 2, 4, dtype=torch.float64)
+    for h, i in product(range(2), range(5)):
+        scores = [query[i, h] @ (key[j, h] + block.relative[signs[i, j] + 1]) / 2 for j in range(i + 1)]
+        attended[i, h] = torch.stack(scores).softmax(0) @ value[: i + 1, h]
+    middle = x + block.out(attended.flatten(1))
+    expected = middle + block.down(F.gelu(block.up(block.norm2(middle))))
+    torch.testing.assert_close(block(x, signs), expected)
 
 
 def test_gradients_are_finite_and_reach_every_parameter():

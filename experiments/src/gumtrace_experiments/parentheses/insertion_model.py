@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gumtrace_experiments.both_ways import rows
 from gumtrace_experiments.dropout import kept, thinned
 from gumtrace_experiments.parentheses.insertion_order import (
     BEGIN,
@@ -127,21 +128,17 @@ class Decoder(nn.Module):
         order = order_of_slots(slots)
         return Written(torch.zeros_like(words).scatter(-1, order, words), lengths, order, log_prob, ~writing)
 
-    def _embedded(self, words: Tensor) -> Tensor:
-        """A lookup as a matrix product, of a few rows only: the backward pass of a lookup sorts, and may wait."""
-        return F.one_hot(words, len(self.embedding)).to(self.embedding.dtype) @ self.embedding
-
     def _states(self, words: Tensor, relations: Tensor, keep: Tensor | None) -> Tensor:
         """(*B, n + 2, hidden) of all elements, for words (*B, n) as they are inserted."""
         markers = torch.arange(self.words, self.words + FIRST, device=words.device).expand(*words.shape[:-1], FIRST)
-        x = self._embedded(torch.cat([markers, words], -1))
+        x = rows(self.embedding, torch.cat([markers, words], -1))
         for i, block in enumerate(self.blocks):
             x = block(x, relations, self.dropout, None if keep is None else keep[2 * i : 2 * i + 2])
         return self.norm(x)
 
     def _next_state(self, element: Tensor, relations: Tensor, i: int, cache: Tensor) -> Tensor:
         """(B, hidden) of element i, for its relations (B, i + 1) to those that are there."""
-        x = self._embedded(element)[:, None]
+        x = rows(self.embedding, element)[:, None]
         for block, of_block in zip(self.blocks, cache, strict=True):
             x = block(x, relations[:, None], cache=of_block[..., : i + 1, :])
         return self.norm(x)[:, 0]
@@ -151,7 +148,7 @@ class Decoder(nn.Module):
 
     def _pointer_scores(self, state: Tensor, words: Tensor, sides: Tensor) -> Tensor:
         """(*B, steps, 2, elements), left and right of each; left of begin and right of end are -inf."""
-        query = self.pointer(state) + self._embedded(words)
+        query = self.pointer(state) + rows(self.embedding, words)
         left, right = sides.chunk(2, -1)
         scores = _at_least_float32(torch.stack([query @ left.mT, query @ right.mT], -2)) / math.sqrt(query.shape[-1])
         element = torch.arange(scores.shape[-1], device=scores.device)
