@@ -59,7 +59,7 @@ def error(row):
         elif not stack:
             return "unopened"
         elif stack.pop() != token - 1:
-            return "wrong_type"
+            return "mismatched"
     return "unclosed" if stack else "balanced" if row else "empty"
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-BALANCED, EMPTY, UNFINISHED, UNOPENED, WRONG_TYPE, UNCLOSED = range(6)
-KINDS = ("balanced", "empty", "unfinished", "unopened", "wrong_type", "unclosed")
+BALANCED, EMPTY, UNFINISHED, UNOPENED, MISMATCHED, UNCLOSED = range(6)
+KINDS = ("balanced", "empty", "unfinished", "unopened", "mismatched", "unclosed")
 """Names of the codes that `balance` gives."""
 
 
@@ -22,7 +22,7 @@ def balance(tokens: Tensor, lengths: Tensor) -> Tensor:
     """(B,) int64, a code for each sequence: balanced, or the error that a reader meets first, from left to right.
 
     empty: there is no token. unfinished: whoever made the sequence did not come to its end, and gave a negative length.
-    unopened: a closing parenthesis while none is open. wrong_type: one that does not close the last that was opened.
+    unopened: a closing parenthesis while none is open. mismatched: one that does not close the last that was opened.
     unclosed: the sequence ends, and a parenthesis is still open.
 
     >>> balance(torch.tensor([[0, 1, 4, 5], [0, 3, 0, 0], [0, 0, 1, 0]]), torch.tensor([4, 2, 3]))
@@ -35,7 +35,7 @@ def balance(tokens: Tensor, lengths: Tensor) -> Tensor:
         reading = (code == BALANCED) & (place < lengths)
         opening, kind = token % 2 == 0, token // 2
         last = stack.gather(1, (depth - 1).clamp(min=0)[:, None])[:, 0]
-        wrong = torch.where(depth == 0, UNOPENED, torch.where(last == kind, BALANCED, WRONG_TYPE))
+        wrong = torch.where(depth == 0, UNOPENED, torch.where(last == kind, BALANCED, MISMATCHED))
         code = torch.where(reading & ~opening, wrong, code)
         stack.scatter_(1, depth[:, None], kind[:, None])  # above those that are open: no harm if it is not one of them
         depth = depth + torch.where(reading, torch.where(opening, 1, -1), 0)
