@@ -248,13 +248,13 @@ class OrderExperiment(Experiment):
         known: Split | None = None,
         seen: list[Tensor] | None = None,
     ) -> Objective:
-        """log Q(z | x) - log P(x, z), (K, B), for orders (K, B, n). Sequences whose order is known are read by the
+        """log Q(z | x) - log P(x, z), (*S, B), for orders (*S, B, n). Sequences whose order is known are read by the
         decoder in the same call."""
 
         def objective(orders: Tensor) -> Tensor:
             with torch.no_grad():  # the derivative of log Q has mean 0
                 own = dist.log_prob(orders)
-            several, flat = _repeated(batch, len(orders)), orders.flatten(0, 1)
+            several, flat = _repeated(batch, own.shape[:-1].numel()), orders.flatten(0, -2)
             if known is not None:
                 several, flat = _joined(several, known), torch.cat([flat, self.fixed_order(known, "smart")])
             joint = self.log_joint(several, flat, generator)
