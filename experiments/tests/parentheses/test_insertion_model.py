@@ -47,7 +47,7 @@ def test_probabilities_sum_to_one():
 
 def test_samples_have_the_probabilities_of_the_teacher_forced_pass():
     model = decoder(words=6, layers=3)
-    written = model.generate(500, 12, seeded())
+    written = model.write(500, 12, seeded())
     steps = model(written.tokens, written.order, written.lengths)
     stop = steps.words.gather(1, written.lengths[:, None])[:, 0]
     torch.testing.assert_close(written.log_prob, steps.total - torch.where(written.ended, 0.0, stop))
@@ -67,7 +67,7 @@ def test_frequencies_of_samples_are_those_of_enumeration():
     ended = steps.total.exp()
     unended = (lengths == LONGEST) * ((steps.total - steps.words[:, LONGEST]).exp() - ended)
     index = {key: i for i, key in enumerate(_keys(tokens, order, lengths))}
-    count, written = 20_000, model.generate(20_000, LONGEST, seeded(1))
+    count, written = 20_000, model.write(20_000, LONGEST, seeded(1))
     drawn = torch.zeros(2, len(index), dtype=torch.float64)
     for key, end in zip(_keys(written.tokens, written.order, written.lengths), written.ended.tolist(), strict=True):
         drawn[int(end), index[key]] += 1
@@ -95,13 +95,13 @@ def test_several_orders_of_a_sentence_share_what_dropout_leaves():
     model = decoder(words=4, dropout=0.5)
     tokens, lengths = torch.tensor([[0, 1, 2], [3, 1, 0]]), torch.tensor([3, 2])
     order = torch.tensor([[[0, 1, 2], [1, 0, 2]], [[2, 0, 1], [0, 1, 2]]])
-    keep = model.masks(2, 3, seeded(), torch.device("cpu"))
+    keep = model.masks(tokens, seeded())
     both = model(tokens, order, lengths, keep).total
     assert both.shape == (2, 2)
     for s in range(2):
         torch.testing.assert_close(model(tokens, order[s], lengths, keep).total, both[s])
     assert (model(tokens, order, lengths).total != both).all()
-    assert model.eval().masks(2, 3, seeded(), torch.device("cpu")) is None
+    assert model.eval().masks(tokens, seeded()) is None
 
 
 def test_attention_is_the_formula():

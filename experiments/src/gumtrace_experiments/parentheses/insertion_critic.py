@@ -40,9 +40,9 @@ class LSTMCritic(nn.Module):
         return torch.cat([batch.tokens, batch.lengths[:, None]], -1)
 
     def forward(self, noise: Tensor, context: Tensor) -> Tensor:
-        """(*S, B)."""
-        tokens, lengths = context[:, :-1], context[:, -1:]
+        """(*S,) for noise (*S, n) and the context (*batch, n + 1), whose dimensions are the last of S."""
         *many, n = noise.shape
+        tokens, lengths = context[..., :-1].reshape(-1, n), context[..., -1:]
         racing = (torch.arange(n, device=noise.device) < lengths).expand(noise.shape).reshape(-1, n)  # (S B, n)
         with torch.autocast(noise.device.type, enabled=False):
             entries = _standardised(noise.to(self.out.dtype).reshape(-1, n), racing)

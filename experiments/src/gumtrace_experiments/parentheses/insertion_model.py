@@ -40,8 +40,8 @@ class Steps(NamedTuple):
         return self.words.sum(-1) + self.slots.sum(-1)
 
 
-class Written(NamedTuple):
-    """Generated sentences."""
+class Drawn(NamedTuple):
+    """Sentences that the decoder wrote."""
 
     tokens: Tensor  # (B, n), 0 in the padding
     lengths: Tensor  # (B,)
@@ -69,10 +69,11 @@ class Decoder(nn.Module):
         self.pointer = nn.Linear(hidden, hidden)
         self.sides = nn.Linear(hidden, 2 * hidden)  # of an element: its left, its right
 
-    def masks(self, batch: int, n: int, generator: torch.Generator | None, device: torch.device) -> Tensor | None:
-        """What dropout leaves, the same for all orders of a sentence. After training nothing is drawn."""
+    def masks(self, tokens: Tensor, generator: torch.Generator | None) -> Tensor | None:
+        """What dropout leaves for tokens (B, n), and any number of orders. After training nothing is drawn."""
+        batch, n = tokens.shape
         shape = (2 * len(self.blocks), batch, n + FIRST, self.embedding.shape[1])
-        return kept(shape, self.dropout, generator, device) if self.training else None
+        return kept(shape, self.dropout, generator, tokens.device) if self.training else None
 
     def forward(self, tokens: Tensor, order: Tensor, lengths: Tensor, keep: Tensor | None = None) -> Steps:
         """For tokens (B, n), orders (*S, B, n) and lengths (B,)."""
@@ -90,7 +91,7 @@ class Decoder(nn.Module):
         )
 
     @torch.no_grad()
-    def generate(self, count: int, longest: int, generator: torch.Generator | None = None) -> Written:
+    def write(self, count: int, longest: int, generator: torch.Generator | None = None) -> Drawn:
         """Samples of at most `longest` tokens. The host never waits for the device."""
         device, dtype, n = self.embedding.device, self.embedding.dtype, longest
         words, slots = (torch.zeros(count, n, dtype=torch.long, device=device) for _ in range(2))
@@ -126,7 +127,7 @@ class Decoder(nn.Module):
             place = torch.where(place > gap[:, None], place + 1, place)
             place[:, i + 1] = gap + 1
         order = order_of_slots(slots)
-        return Written(torch.zeros_like(words).scatter(-1, order, words), lengths, order, log_prob, ~writing)
+        return Drawn(torch.zeros_like(words).scatter(-1, order, words), lengths, order, log_prob, ~writing)
 
     def _states(self, words: Tensor, relations: Tensor, keep: Tensor | None) -> Tensor:
         """(*B, n + 2, hidden) of all elements, for words (*B, n) as they are inserted."""
