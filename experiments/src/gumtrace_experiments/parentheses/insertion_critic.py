@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from gumtrace_experiments.both_ways import rows
+from gumtrace_experiments.both_ways import rows, turned
 from gumtrace_experiments.parentheses.data import Split
 
 _SMALL = 1e-5  # next to a variance
@@ -42,30 +42,30 @@ class LSTMCritic(nn.Module):
     def forward(self, noise: Tensor, context: Tensor) -> Tensor:
         """(*S,) for noise (*S, n) and the context (*batch, n + 1), whose dimensions are the last of S."""
         *many, n = noise.shape
-        tokens, lengths = context[..., :-1].reshape(-1, n), context[..., -1:]
-        racing = (torch.arange(n, device=noise.device) < lengths).expand(noise.shape).reshape(-1, n)  # (S B, n)
+        tokens, lengths = context[..., :-1].reshape(-1, n), context[..., -1].flatten()
+        back = turned(lengths, n)
+        racing = torch.arange(n, device=noise.device) < lengths[:, None]  # (B, n)
         with torch.autocast(noise.device.type, enabled=False):
-            entries = _standardised(noise.to(self.out.dtype).reshape(-1, n), racing)
-            words = rows(self.embedding, tokens) @ self.input[:, None, :-1] + self.bias[:, None]  # (2, B, n, 4 hidden)
-            words = words[:, None].expand(2, len(entries) // len(tokens), *words.shape[1:]).flatten(1, 2)
-            gates = words + entries[..., None] * self.input[:, None, -1:]  # (2, S B, n, 4 hidden)
-            found = self._summed_states(gates, racing) @ self.out  # (2, S B, 1)
-            return (found.sum((0, -1)) + self.constant).view(many).to(noise.dtype)
+            entries = _standardised(noise.to(self.out.dtype).reshape(-1, *tokens.shape), racing)  # (S, B, n)
+            entries = torch.stack([entries, entries.gather(-1, back.expand_as(entries))])  # both directions
+            words = rows(self.embedding, torch.stack([tokens, tokens.gather(-1, back)]))  # (2, B, n, hidden)
+            words = words @ self.input[:, None, :-1] + self.bias[:, None]
+            gates = words[:, None] + entries[..., None] * self.input[:, None, None, -1:]  # (2, S, B, n, 4 hidden)
+            states = self._states(gates.flatten(1, 2)).unflatten(1, entries.shape[1:3])  # (2, S, B, n, hidden)
+            each = (states @ self.out[:, None, None]).sum(0).squeeze(-1)  # (S, B, n)
+            return ((each * racing).sum(-1) + self.constant).view(many).to(noise.dtype)
 
-    def _summed_states(self, gates: Tensor, racing: Tensor) -> Tensor:
-        """(2, R, hidden), summed over the tokens of each row. Padding leaves a state as it is, so that the direction
-        that meets it first begins behind it."""
-        forwards, backwards = gates.unbind(0)
-        steps = torch.stack([forwards, backwards.flip(1)]).unbind(2)
-        inside = torch.stack([racing, racing.flip(1)])[..., None].unbind(2)  # (2, R, 1) each
-        hidden = cell = total = gates.new_zeros(2, gates.shape[1], self.carry.shape[1])
-        for gate, now in zip(steps, inside, strict=True):
-            add, keep, show, new = torch.baddbmm(gate, hidden, self.carry).chunk(4, -1)
-            next_cell = keep.sigmoid() * cell + add.sigmoid() * new.tanh()
-            next_hidden = show.sigmoid() * next_cell.tanh()
-            hidden, cell = torch.where(now, next_hidden, hidden), torch.where(now, next_cell, cell)
-            total = torch.where(now, total + next_hidden, total)
-        return total
+    def _states(self, gates: Tensor) -> Tensor:
+        """(2, R, n, hidden) of the LSTM, for what tokens and noise add to its gates, (2, R, n, 4 hidden)."""
+        hidden = cell = gates.new_zeros(2, gates.shape[1], self.carry.shape[1])
+        states = []
+        for gate in gates.unbind(2):
+            opening, new = torch.baddbmm(gate, hidden, self.carry).split([3 * hidden.shape[-1], hidden.shape[-1]], -1)
+            add, keep, show = opening.sigmoid().chunk(3, -1)
+            cell = torch.addcmul(keep * cell, add, new.tanh())
+            hidden = show * cell.tanh()
+            states.append(hidden)
+        return torch.stack(states, 2)
 
 
 def _standardised(noise: Tensor, racing: Tensor) -> Tensor:
