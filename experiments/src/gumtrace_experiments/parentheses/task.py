@@ -167,9 +167,9 @@ class OrderExperiment(Experiment):
 
     @classmethod
     def report(cls) -> Report:
-        from gumtrace_experiments.parentheses.paper import REPORT
+        from gumtrace_experiments.parentheses.paper import report
 
-        return REPORT
+        return report(cls.config_type().to_dict())
 
     # What an order is ---------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -48,6 +49,11 @@ class TreeExperiment(OrderExperiment):
     @staticmethod
     def smoke(config: TreeConfig) -> TreeConfig:
         return OrderExperiment.smoke(config).replace(proposal_trees=1000)
+
+    def draw(self, path: Path, count: int, split: str) -> Path:
+        from gumtrace_experiments.parentheses.tree_pictures import draw
+
+        return draw(self, path, count=count, split=split)
 
     def structure(self, logits: Tensor, lengths: Tensor) -> Structure:
         return BinaryTree(logits, lengths=lengths, validate_args=False)
