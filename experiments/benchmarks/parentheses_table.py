@@ -13,9 +13,7 @@ times are in runs/parentheses-times.json. In the end, for both experiments,
 
 import argparse
 import json
-import os
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +23,7 @@ from typing import Any
 
 import torch
 import updates  # beside this file
+from l2x_table import run
 
 from gumtrace.benchmark import machine
 from gumtrace_experiments import find, names
@@ -55,14 +54,6 @@ def commands(args: argparse.Namespace, more: list[str]) -> list[list[str]]:
     shared += ["--graph"] * (args.device != "cpu")
     program = [sys.executable, "-m", "gumtrace_experiments", "train"]
     return [[*program, *row, *shared] for row in settings()]
-
-
-def run(command: list[str]) -> int:
-    """One thread for each: the device has the work."""
-    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
-    last = (done.stderr if done.returncode else done.stdout).strip().splitlines()[-1:]
-    print(f"{'failed' if done.returncode else 'done'}: {shlex.join(command[4:])}: {' '.join(last)}", flush=True)
-    return done.returncode
 
 
 def clock(device: torch.device, data: Path, smoke: bool) -> list[dict[str, Any]]:

@@ -63,6 +63,22 @@ LISTOPS = find("listops").config_type(
     lr=1e-3,
     precision="float32",
 )
+TREE = find("parentheses-tree").config_type(
+    types=2,
+    longest=6,
+    hidden=16,
+    calls=24,
+    train_size=100,
+    test_size=50,
+    bound_samples=4,
+    valid_bound_samples=4,
+    proposal_trees=100,
+    written=50,
+    iterations=8,
+    evaluate_every=4,
+    lr=1e-3,
+    precision="float32",
+)
 TREEBANK = find("treebank").config_type(
     treebank="synthetic",
     synthetic_size=200,
@@ -94,12 +110,16 @@ with_lstms = pytest.mark.parametrize(
     "config",
     [
         *(LISTOPS.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX", "REBAR", "StochasticSoftmax")),
+        *(TREE.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX")),
+        TREE.replace(order="smart"),
         *(TREEBANK.replace(estimator=name) for name in ("TraceLikelihood", "MatrixTreeCRF", "TraceREINFORCE", "RELAX")),
         # It has convolutions instead, whose sums are in another order as well.
         *(L2X.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX", "REBAR", "StraightThrough", "FullText")),
         L2X.replace(estimator="StochasticSoftmax", kind="binary", model="complex"),
     ],
-    ids=lambda config: f"{experiment(config).name}-{config.estimator}",
+    ids=lambda config: "-".join(
+        [experiment(config).name, *([config.order] * hasattr(config, "order")), config.estimator]
+    ),
 )
 both_trainings = pytest.mark.parametrize("training", ["teacher-forced", "unrolled"])
 
