@@ -117,9 +117,7 @@ with_lstms = pytest.mark.parametrize(
         *(L2X.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX", "REBAR", "StraightThrough", "FullText")),
         L2X.replace(estimator="StochasticSoftmax", kind="binary", model="complex"),
     ],
-    ids=lambda config: "-".join(
-        [experiment(config).name, *([config.order] * hasattr(config, "order")), config.estimator]
-    ),
+    ids=lambda config: f"{experiment(config).name}-{config.estimator}",
 )
 both_trainings = pytest.mark.parametrize("training", ["teacher-forced", "unrolled"])
 
