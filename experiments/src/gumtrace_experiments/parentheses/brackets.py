@@ -6,7 +6,6 @@ behind the length of a sequence is never read.
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 BALANCED, EMPTY, UNFINISHED, UNOPENED, MISMATCHED, UNCLOSED = range(6)
 KINDS = ("balanced", "empty", "unfinished", "unopened", "mismatched", "unclosed")
@@ -59,7 +58,7 @@ def matching(tokens: Tensor, lengths: Tensor) -> Tensor:
     partners = (level[..., :, None] == level[..., None, :]) & (place[:, None] < place) & closes[..., None, :]
     partners &= opening[..., :, None]
     closing_of = partners.byte().argmax(-1)  # the first of equal ones; nothing, where there is none
-    pairs = F.one_hot(closing_of, n).bool() & opening[..., :, None]
+    pairs = (closing_of[..., None] == place) & opening[..., :, None]
     opening_of = pairs.byte().argmax(-2)
     return torch.where(opening, closing_of, opening_of).masked_fill(~inside, -1)
 
