@@ -9,7 +9,7 @@ import kset_tables  # beside this file
 from gumtrace.estimators import ESTIMATORS
 from gumtrace_experiments import find
 from gumtrace_experiments.commands.table import with_tables as with_one
-from gumtrace_experiments.parentheses.task import FIXED
+from gumtrace_experiments.parentheses.orders import FIXED
 from gumtrace_experiments.report.groups import choices
 from gumtrace_experiments.report.names import family, place
 from gumtrace_experiments.report.records import ITERATION, canonical, collect

@@ -31,7 +31,7 @@ from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.workers import Workers
 from gumtrace_experiments.parentheses.evaluation import write_unique
-from gumtrace_experiments.parentheses.task import FIXED, ORDERS
+from gumtrace_experiments.parentheses.orders import FIXED, ORDERS
 
 EXPERIMENTS = tuple(name for name in ("parentheses-tree", "parentheses-insertion") if name in names())
 TYPES = (10, 20, 30, 40, 50)
