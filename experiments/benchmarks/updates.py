@@ -38,7 +38,8 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """What changes the work: the protocol, the estimator, K. Gradients are not clipped, which takes a little longer."""
+    """What changes the work: the protocol, the order, the estimator, K. Gradients are not clipped, which takes a little
+    longer."""
     kept, found = {"samples": 1, "learn_temperature": False}, []
     for training, paper in (("unrolled", (123, 137, 180)), ("teacher-forced", (None,) * 3)):
         sst, trace, relax = paper
@@ -56,6 +57,9 @@ def cases() -> list[Case]:
         Case("listops", "RELAX", 535, {"samples": 2}),
         Case("listops", "REBAR", None, {**kept, "samples": 2}),
         Case("listops", "REBAR", None, {"samples": 1}),
+        Case("parentheses-tree", "RELAX", None, {"order": "smart"}),
+        Case("parentheses-tree", "RELAX"),
+        Case("parentheses-tree", "TraceREINFORCE"),
     ]
 
 

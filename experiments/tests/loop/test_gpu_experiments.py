@@ -63,6 +63,22 @@ LISTOPS = find("listops").config_type(
     lr=1e-3,
     precision="float32",
 )
+TREE = find("parentheses-tree").config_type(
+    types=2,
+    longest=6,
+    hidden=16,
+    calls=24,
+    train_size=100,
+    test_size=50,
+    bound_samples=4,
+    valid_bound_samples=4,
+    proposal_trees=100,
+    written=50,
+    iterations=8,
+    evaluate_every=4,
+    lr=1e-3,
+    precision="float32",
+)
 TREEBANK = find("treebank").config_type(
     treebank="synthetic",
     synthetic_size=200,
@@ -112,6 +128,8 @@ with_lstms = pytest.mark.parametrize(
     "config",
     [
         *(LISTOPS.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX", "REBAR", "StochasticSoftmax")),
+        *(TREE.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX")),
+        TREE.replace(order="smart"),
         *(TREEBANK.replace(estimator=name) for name in ("TraceLikelihood", "MatrixTreeCRF", "TraceREINFORCE", "RELAX")),
         *(INSERTION.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX")),
         # It has convolutions instead, whose sums are in another order as well.

@@ -12,7 +12,7 @@ from gumtrace_experiments import train
 from gumtrace_experiments.parentheses.data import Split, load
 from gumtrace_experiments.parentheses.encoder import Critic, Encoder
 from gumtrace_experiments.parentheses.evaluation import WRITTEN
-from gumtrace_experiments.parentheses.task import ORDERS, USABLE
+from gumtrace_experiments.parentheses.orders import ORDERS, USABLE
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -28,7 +28,9 @@ def as_set(split):
     }
 
 
-def test_shares_by_hand():
+@pytest.mark.parametrize("batch", [3, 100])
+def test_shares_by_hand(batch, monkeypatch):
+    monkeypatch.setattr(evaluation, "BATCH", batch)
     train = split_of((0, 1), (0, 0, 1, 1), width=4)
     written = split_of(
         (0, 1),  # old

@@ -63,12 +63,18 @@ def shares(written: Split, train: Split, longest: int) -> dict[str, float]:
     """
     known = set(_rows(train))
     old = torch.tensor([row in known for row in _rows(written)])
-    code = balance(*written).cpu()
+    index = torch.arange(len(old), device=written.tokens.device).split(BATCH)
+    code, made = (torch.cat(parts).cpu() for parts in zip(*(_judged(written.batch(i)) for i in index), strict=True))
     new = ~old & (code == BALANCED)
-    possible = new & (can_make(*written) & (written.lengths <= longest)).cpu()
+    possible = new & made & (written.lengths <= longest).cpu()
     found = {"old": old, "new_correct": new, "possible": possible, "wrong": code != BALANCED}
     found |= {f"wrong_{kind}": code == i for i, kind in enumerate(KINDS) if i != BALANCED}
     return {name: which.double().mean().item() for name, which in found.items()}
+
+
+def _judged(some: Split) -> tuple[Tensor, Tensor]:
+    """A code for each sequence, and whether the generator can make it."""
+    return balance(*some), can_make(*some)
 
 
 def write_unique(

@@ -6,7 +6,7 @@ from typing import Any
 
 from gumtrace_experiments.columns import Block, Column, Report
 from gumtrace_experiments.parentheses.by_types import NEW, OLD, PERPLEXITY, figures, overview
-from gumtrace_experiments.parentheses.task import FIXED, ORDERS
+from gumtrace_experiments.parentheses.orders import FIXED, ORDERS
 from gumtrace_experiments.report.names import title
 
 ENTROPY = Column("entropy of the encoder, nats", "entropy", larger=None, axis="linear")

@@ -12,8 +12,9 @@ from gumtrace.structures.binary_tree import BinaryTree
 from gumtrace_experiments.parentheses.brackets import left_to_right_tree, smart_tree
 from gumtrace_experiments.parentheses.data import Sequences, Split
 from gumtrace_experiments.parentheses.encoder import Critic
+from gumtrace_experiments.parentheses.orders import FIXED, OrderConfig
 from gumtrace_experiments.parentheses.proposals import WrittenTrees, propose
-from gumtrace_experiments.parentheses.task import FIXED, OrderConfig, OrderExperiment, Proposal, Written
+from gumtrace_experiments.parentheses.task import OrderExperiment, Proposal, Written
 from gumtrace_experiments.parentheses.tree_model import Decoder
 from gumtrace_experiments.parentheses.trees import level_order, written
 

@@ -12,7 +12,7 @@ from gumtrace.plotting.style import ACCENT, CHOSEN, FAINT, INK, PAPER, SOFT, WRO
 from gumtrace.structures.binary_tree import depth
 from gumtrace_experiments.parentheses.brackets import BALANCED, KINDS, balance
 from gumtrace_experiments.parentheses.data import Split
-from gumtrace_experiments.parentheses.task import FIXED
+from gumtrace_experiments.parentheses.orders import FIXED
 from gumtrace_experiments.parentheses.tree import TreeExperiment
 
 _WIDTH, _LEVEL, _HEAD = 0.27, 0.2, 0.75  # inches: of a token, of a level, and of what is above and below a tree
