@@ -20,7 +20,11 @@ SUMMARY = {  # what is shown of them in a few lines
     "graph-layout": ("Graph layout", ("elbo", "precision")),
     "listops": ("ListOps", ("accuracy", "precision")),
 }
-TITLES = {**{name: title for name, (title, _) in SUMMARY.items()}, "parentheses-tree": "Parentheses along trees"}
+TITLES = {
+    **{name: title for name, (title, _) in SUMMARY.items()},
+    "parentheses-tree": "Parentheses along trees",
+    "parentheses-insertion": "Parentheses by insertions",
+}
 DEPTHS = {
     "right": "arguments hang from their function",
     "as good": "from one that is as good",

@@ -60,6 +60,9 @@ def cases() -> list[Case]:
         Case("parentheses-tree", "RELAX", None, {"order": "smart"}),
         Case("parentheses-tree", "RELAX"),
         Case("parentheses-tree", "TraceREINFORCE"),
+        Case("parentheses-insertion", "RELAX", None, {"order": "smart"}),
+        Case("parentheses-insertion", "RELAX"),
+        Case("parentheses-insertion", "TraceREINFORCE"),
     ]
 
 

@@ -11,6 +11,7 @@ MARKS = {
     **{name: (f"{name}-time", f"{name}-gradients") for name in kset_tables.SHOWN},
     "listops": ("listops-tuning", "listops-depths", "listops-original"),
     "l2x": (),
+    "parentheses-insertion": (),
     "parentheses-tree": (),
     "treebank": (),
 }

@@ -13,7 +13,8 @@ from gumtrace_experiments.parentheses.brackets import smart_permutation
 from gumtrace_experiments.parentheses.data import Sequences, Split
 from gumtrace_experiments.parentheses.insertion_critic import LSTMCritic
 from gumtrace_experiments.parentheses.insertion_model import Decoder
-from gumtrace_experiments.parentheses.task import OrderConfig, OrderExperiment, Written
+from gumtrace_experiments.parentheses.orders import OrderConfig
+from gumtrace_experiments.parentheses.task import OrderExperiment, Written
 
 
 @dataclass(frozen=True)

@@ -81,8 +81,8 @@ class Decoder(nn.Module):
         step = torch.arange(n + 1, device=tokens.device)
         words = torch.where(step[:n] < lengths[:, None], tokens.expand_as(order).gather(-1, order), 0)  # as inserted
         state = self._states(words, relations(order), keep)
-        stop = torch.where(step < lengths[:, None], F.pad(words, (0, 1)), self.words)
-        chosen = self._word_log_probs(state[..., END:, :]).gather(-1, stop[..., None]).squeeze(-1)
+        targets = torch.where(step < lengths[:, None], F.pad(words, (0, 1)), self.words)
+        chosen = self._word_log_probs(state[..., END:, :]).gather(-1, targets[..., None]).squeeze(-1)
         scores = self._pointer_scores(state[..., END:-1, :], words, self.sides(state[..., :-1, :]))
         there = step < step[:n, None] + FIRST  # (n, n + 1), elements at each step
         gaps = _gap_log_probs(scores.masked_fill(~there[:, None], -torch.inf), *neighbours(order))
@@ -111,8 +111,7 @@ class Decoder(nn.Module):
                 element = element + 1  # the other marker
                 continue
             t = i - END  # tokens so far
-            chances = self._word_log_probs(state)
-            element, chosen = _drawn(chances, generator)
+            element, chosen = _drawn(self._word_log_probs(state), generator)
             stops = element == self.words
             log_prob += torch.where(writing & (stops | (t < n)), chosen, 0.0)
             writing = writing & ~stops

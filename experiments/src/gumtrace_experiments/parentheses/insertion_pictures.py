@@ -12,7 +12,7 @@ from gumtrace.plotting.style import ACCENT, CHOSEN, FAINT, INK, SOFT, bare
 from gumtrace_experiments.parentheses.brackets import KINDS, balance
 from gumtrace_experiments.parentheses.data import Split
 from gumtrace_experiments.parentheses.insertion import InsertionExperiment
-from gumtrace_experiments.parentheses.task import FIXED
+from gumtrace_experiments.parentheses.orders import FIXED
 
 _TOKEN, _STEP = 0.27, 0.19  # inches from token to token, and from step to step
 _HEAD, _FOOT = 0.45, 0.7  # inches of a title, and of the caption

@@ -12,6 +12,7 @@ from gumtrace_experiments.report.names import title
 ENTROPY = Column("entropy of the encoder, nats", "entropy", larger=None, axis="linear")
 # Runs of other data, budgets or models are not comparable, and get a table of their own.
 _COMPARED = ("calls", "iterations", "supervision", "hidden", "longest", "train_size", "test_size", "written")
+_COMPARED += ("width", "layers")  # of insertions alone
 
 
 def row(config: dict[str, Any]) -> tuple[int, str]:
@@ -23,7 +24,7 @@ def row(config: dict[str, Any]) -> tuple[int, str]:
 
 def _block(usual: Mapping[str, Any]) -> Callable[[dict[str, Any]], Block]:
     def block(config: dict[str, Any]) -> Block:
-        odd = {name: config[name] for name in _COMPARED if config[name] != usual[name]}
+        odd = {name: config[name] for name in _COMPARED if name in usual and config[name] != usual[name]}
         changes = [f"{name} = {value}" for name, value in odd.items()]
         title = ", ".join([f"{config['types']} types of parentheses", *changes])
         return Block(key=(tuple(odd.items()), config["types"]), title=title)
