@@ -56,7 +56,9 @@ results: $(VENV)/.dev ## put recorded runs into the pages that show them: tables
 	@$(BIN)/gumtrace plot graph-layout --out $(RESULTS)/graph-layout
 	@$(BIN)/gumtrace plot listops --out build/listops
 	@cp build/listops/accuracy.png $(RESULTS)/listops
-	@for name in graph-layout kset-autoencoder kset-features kset-neighbours l2x listops treebank; do $(BIN)/gumtrace table $$name --into $(RESULTS)/$$name/NOTES.md || exit 1; done
+	@$(BIN)/gumtrace plot parentheses-tree --out build/parentheses-tree
+	@cp build/parentheses-tree/types.png build/parentheses-tree/entropy.png $(RESULTS)/parentheses-tree
+	@for name in graph-layout kset-autoencoder kset-features kset-neighbours l2x listops parentheses-tree treebank; do $(BIN)/gumtrace table $$name --into $(RESULTS)/$$name/NOTES.md || exit 1; done
 	@$(BIN)/python benchmarks/table.py
 	@$(BIN)/python experiments/benchmarks/experiment_tables.py
 
