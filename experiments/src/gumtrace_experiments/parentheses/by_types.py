@@ -108,7 +108,7 @@ def _figure(shown: list[Choice]):
     for ax, column in zip(axes, _COLUMNS, strict=True):
         for i, name in enumerate(names):
             own = {c.block.key[1]: c.group.spread(column) for c in shown if c.name == name}
-            shift = (i - (len(names) - 1) / 2) * 0.06 * gap  # so that bars do not hide each other
+            shift = (i - (len(names) - 1) / 2) * 0.02 * gap  # so that bars do not hide each other
             x = [t + shift for t in own]
             look = {"color": colours[name], "marker": "o", "markersize": 4, "linewidth": 1.6, "capsize": 2.5}
             errors = [spread.std or 0.0 for spread in own.values()]
