@@ -56,7 +56,11 @@ results: $(VENV)/.dev ## put recorded runs into the pages that show them: tables
 	@$(BIN)/gumtrace plot graph-layout --out $(RESULTS)/graph-layout
 	@$(BIN)/gumtrace plot listops --out build/listops
 	@cp build/listops/accuracy.png $(RESULTS)/listops
-	@for name in graph-layout kset-autoencoder kset-features kset-neighbours l2x listops treebank; do $(BIN)/gumtrace table $$name --into $(RESULTS)/$$name/NOTES.md || exit 1; done
+	@$(BIN)/gumtrace plot parentheses-tree --out build/parentheses-tree
+	@cp build/parentheses-tree/types.png build/parentheses-tree/entropy.png $(RESULTS)/parentheses-tree
+	@$(BIN)/gumtrace plot parentheses-insertion --out build/parentheses-insertion
+	@cp build/parentheses-insertion/types.png $(RESULTS)/parentheses-insertion
+	@for name in graph-layout kset-autoencoder kset-features kset-neighbours l2x listops parentheses-insertion parentheses-tree treebank; do $(BIN)/gumtrace table $$name --into $(RESULTS)/$$name/NOTES.md || exit 1; done
 	@$(BIN)/python benchmarks/table.py
 	@$(BIN)/python experiments/benchmarks/experiment_tables.py
 

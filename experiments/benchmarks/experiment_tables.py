@@ -9,6 +9,7 @@ import kset_tables  # beside this file
 from gumtrace.estimators import ESTIMATORS
 from gumtrace_experiments import find
 from gumtrace_experiments.commands.table import with_tables as with_one
+from gumtrace_experiments.parentheses.orders import FIXED
 from gumtrace_experiments.report.groups import choices
 from gumtrace_experiments.report.names import family, place
 from gumtrace_experiments.report.records import ITERATION, canonical, collect
@@ -19,7 +20,12 @@ SUMMARY = {  # what is shown of them in a few lines
     "graph-layout": ("Graph layout", ("elbo", "precision")),
     "listops": ("ListOps", ("accuracy", "precision")),
 }
-TITLES = {**{name: title for name, (title, _) in SUMMARY.items()}, "l2x": "Learning to explain"}
+TITLES = {
+    **{name: title for name, (title, _) in SUMMARY.items()},
+    "l2x": "Learning to explain",
+    "parentheses-tree": "Parentheses along trees",
+    "parentheses-insertion": "Parentheses by insertions",
+}
 DEPTHS = {
     "right": "arguments hang from their function",
     "as good": "from one that is as good",
@@ -136,9 +142,11 @@ def updates(results: dict) -> str:
     for (name, estimator, _), records in cases.items():
         alone, *_, beside = sorted(records, key=lambda r: r["runs"])
         settings = alone["settings"]
-        title = ", ".join([TITLES[name], *filter(None, [settings.get("training")])])
+        title = ", ".join([TITLES[name], *filter(None, [settings.get("training"), settings.get("order")])])
         config = find(name).config_type(estimator=estimator, **settings)
         about = [family(estimator), *([f"K = {config.k}"] if config.k > 1 else [])]
+        if settings.get("order") in FIXED:
+            about = ["none"]  # there is nothing to estimate
         if config.learns_temperature:
             about.append("temperature learned")
         times = [

@@ -3,6 +3,7 @@ it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 
@@ -23,8 +24,8 @@ class Column:
     scale: float = 1.0
     digits: int = 2
     paper_digits: int = 2
-    larger: bool = True
-    """Larger is better."""
+    larger: bool | None = True
+    """Larger is better; None: neither is."""
     axis: Literal["linear", "share", "log of minus"] | None = None
     """How its curve is drawn: on a linear axis, one from 0 to 1 (times the scale), or one for numbers below zero of all
     sizes. None: it is not."""
@@ -65,3 +66,7 @@ class Report:
     """The block that a config belongs to."""
     overview: Callable[[list[Any]], list[Any]] | None = None
     """Tables of several blocks side by side, from what is shown in each (`report.groups.Choice`)."""
+    rows: Callable[[dict[str, Any]], tuple[int, str]] | None = None
+    """The place and the name of the row that a config belongs to, where the estimator alone does not say it."""
+    figures: Callable[[list[Any], Path], list[Path]] | None = None
+    """Saves figures of several blocks together in a folder, and returns their files."""

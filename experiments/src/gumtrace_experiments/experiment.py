@@ -62,6 +62,8 @@ class Experiment(nn.Module, ABC):
     data_fields: ClassVar[tuple[str, ...] | None] = None
     """The settings that `load` reads: runs in which they are equal share their data. None: it may read any."""
     estimator: Estimator
+    scratch: Path | None = None
+    """The folder of the run, for what a long evaluation has done so far; None: nothing is kept."""
 
     def __init__(self, config: Config, data: Any):
         super().__init__()

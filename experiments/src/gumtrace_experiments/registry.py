@@ -20,6 +20,8 @@ _OWN = {
     "kset-neighbours": "gumtrace_experiments.kset.neighbours:Neighbours",
     "listops": "gumtrace_experiments.listops.experiment:ListOpsExperiment",
     "l2x": "gumtrace_experiments.l2x.experiment:L2XExperiment",
+    "parentheses-insertion": "gumtrace_experiments.parentheses.insertion:InsertionExperiment",
+    "parentheses-tree": "gumtrace_experiments.parentheses.tree:TreeExperiment",
     "treebank": "gumtrace_experiments.treebank.experiment:TreebankExperiment",
 }
 _REFERENCE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")

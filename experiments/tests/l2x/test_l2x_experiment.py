@@ -4,9 +4,9 @@ import optuna
 import pytest
 import torch
 from common import seeded
+from no_reading import NoReading
 from review_files import beer_folder, eraser_folder
 from tiny_runs import cut_off
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import gumtrace as gt
 from gumtrace.estimators import ESTIMATORS
@@ -101,15 +101,6 @@ def test_smoke_learns(estimator, least, precision, tmp_path, capsys):
     assert result["test"]["precision"] > precision
     assert evaluate(tmp_path / "seed-0", "test") == result["test"]
     assert "made-up reviews" in capsys.readouterr().err
-
-
-class NoReading(TorchDispatchMode):
-    """An error where a number is read from a tensor, or a shape depends on one: on a GPU this synchronises."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.item):
-            raise AssertionError(f"{func} synchronises")
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("estimator", [*SUPPORTED, *BASELINES])

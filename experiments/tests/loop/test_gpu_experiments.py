@@ -63,6 +63,22 @@ LISTOPS = find("listops").config_type(
     lr=1e-3,
     precision="float32",
 )
+TREE = find("parentheses-tree").config_type(
+    types=2,
+    longest=6,
+    hidden=16,
+    calls=24,
+    train_size=100,
+    test_size=50,
+    bound_samples=4,
+    valid_bound_samples=4,
+    proposal_trees=100,
+    written=50,
+    iterations=8,
+    evaluate_every=4,
+    lr=1e-3,
+    precision="float32",
+)
 TREEBANK = find("treebank").config_type(
     treebank="synthetic",
     synthetic_size=200,
@@ -85,6 +101,24 @@ L2X = find("l2x").config_type(
     lr=1e-3,
     precision="float32",
 )
+INSERTION = find("parentheses-insertion").config_type(
+    types=2,
+    longest=6,
+    hidden=16,
+    width=16,
+    layers=1,
+    heads=2,
+    calls=24,
+    train_size=100,
+    test_size=50,
+    bound_samples=4,
+    valid_bound_samples=4,
+    written=50,
+    iterations=8,
+    evaluate_every=4,
+    lr=1e-3,
+    precision="float32",
+)
 ELBO, OTHERS = 1e-3, 2e-2  # relative; ELBO is for losses, too
 FLIPS = 0.03  # absolute, of shares: some edges that are others
 every_estimator = pytest.mark.parametrize(
@@ -94,7 +128,10 @@ with_lstms = pytest.mark.parametrize(
     "config",
     [
         *(LISTOPS.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX", "REBAR", "StochasticSoftmax")),
+        *(TREE.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX")),
+        TREE.replace(order="smart"),
         *(TREEBANK.replace(estimator=name) for name in ("TraceLikelihood", "MatrixTreeCRF", "TraceREINFORCE", "RELAX")),
+        *(INSERTION.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX")),
         # It has convolutions instead, whose sums are in another order as well.
         *(L2X.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX", "REBAR", "StraightThrough", "FullText")),
         L2X.replace(estimator="StochasticSoftmax", kind="binary", model="complex"),

@@ -6,9 +6,11 @@ from common import seeded
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from gumtrace.relaxations.partition import arborescence_log_partition
+from gumtrace_experiments import both_ways
+from gumtrace_experiments.both_ways import BothWays, turned
 from gumtrace_experiments.treebank import model as module
 from gumtrace_experiments.treebank.data import ROOT, UNKNOWN, Split
-from gumtrace_experiments.treebank.model import Critic, Encoder, _Both, _turned
+from gumtrace_experiments.treebank.model import Critic, Encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -81,7 +83,7 @@ def test_every_word_sees_the_whole_sentence(encoder):
 def test_both_directions_are_those_of_torch():
     """Which has to be told the lengths."""
     torch.manual_seed(0)
-    ours, lengths = _Both(5, 6, 2, 0.33).eval(), torch.tensor([7, 4, 2])
+    ours, lengths = BothWays(5, 6, 2, 0.33).eval(), torch.tensor([7, 4, 2])
     theirs = torch.nn.LSTM(5, 6, num_layers=2, batch_first=True, bidirectional=True)
     for layer in range(2):
         for lstm, suffix in ((ours.forwards[layer], ""), (ours.backwards[layer], "_reverse")):
@@ -90,7 +92,7 @@ def test_both_directions_are_those_of_torch():
     x = torch.randn(3, 7, 5, generator=seeded())
     packed, _ = theirs(torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True))
     expected, _ = torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)
-    found = ours(x, _turned(lengths, 7), None)
+    found = ours(x, turned(lengths, 7), None)
     inside = torch.arange(7) < lengths[:, None]
     torch.testing.assert_close(found[inside], expected[inside])
 
@@ -133,7 +135,8 @@ def test_outputs_are_thinned(encoder, monkeypatch):
     monkeypatch.setattr(encoder.bias, "forward", lambda v: torch.zeros(*v.shape[:-1], 1))
     assert (encoder(batch(), seeded()) == 0).float().mean() > 0.7  # if of one LSTM alone, 0.9¹² = 0.28
     seen, plain = [], module.dropout
-    monkeypatch.setattr(module, "dropout", lambda x, *args, **kw: seen.append(x.shape) or plain(x, *args, **kw))
+    for place in (module, both_ways):
+        monkeypatch.setattr(place, "dropout", lambda x, *args, **kw: seen.append(x.shape) or plain(x, *args, **kw))
     encoder(batch(), seeded())
     assert seen == [(3, 7, 6 + 32), *4 * [(3, 7, 12)]]  # embeddings; for each LSTM, after its two layers
 

@@ -10,7 +10,6 @@ from gumtrace_experiments.commands.retraining import command
 from gumtrace_experiments.commands.train import Options
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.report.groups import choices, given_up
-from gumtrace_experiments.report.names import family
 from gumtrace_experiments.report.records import Record, RecordError, save
 from gumtrace_experiments.report.rendering import markdown, show
 from gumtrace_experiments.report.tables import build, ranges
@@ -71,7 +70,7 @@ def again(records: list[Record], experiment: type[Experiment]) -> list[str]:
             try:
                 config = experiment.config_type(**choice.group.setting)
             except (TypeError, ValueError) as error:
-                found.append(f"# {family(choice.estimator)}: not a config of this version: {error}")
+                found.append(f"# {choice.family}: not a config of this version: {error}")
                 continue
             on_cuda = done[0].machine.get("device", "cpu") != "cpu"
             options = Options(device="cuda", graph=True) if on_cuda else Options()

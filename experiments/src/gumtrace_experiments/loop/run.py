@@ -25,6 +25,7 @@ class Run:
     def __init__(self, experiment: Experiment, folder: RunFolder | None, workers: Workers, *, graph: bool = False):
         self.experiment, self.folder, self.workers = experiment, folder, workers
         self.config, self.device = experiment.config, workers.device
+        experiment.scratch = None if folder is None else folder.path
         self.updater = Updater(experiment, workers, graph=graph)
         self.iteration, self.seconds, self._clock = 0, 0.0, time.perf_counter()
         self.best: dict[str, Any] | None = None

@@ -11,7 +11,6 @@ from gumtrace.extras import require
 from gumtrace.plotting.style import INK, PAPER, SERIES, SOFT
 from gumtrace_experiments.columns import Column, Report
 from gumtrace_experiments.report.groups import Choice, Group, choices
-from gumtrace_experiments.report.names import place as order
 from gumtrace_experiments.report.records import ITERATION, Record
 from gumtrace_experiments.report.tables import number
 
@@ -32,7 +31,7 @@ def draw(records: Sequence[Record], report: Report, metric: str, out: Path) -> l
         if column.axis is not None:
             files.append(out / f"{column.metric}.png")
             _figure(shown, column, place).savefig(files[-1], dpi=140)
-    return files
+    return files + (report.figures(shown, out) if report.figures else [])
 
 
 def _figure(shown: list[Choice], column: Column, place: int):
@@ -41,7 +40,7 @@ def _figure(shown: list[Choice], column: Column, place: int):
     high = -(-len(blocks) // wide)
     size = (_WIDTH * wide + _LEGEND, _HEIGHT * high + 0.3)
     figure = require("matplotlib.figure", "plot").Figure(figsize=size, layout="constrained")
-    names = [c.name for c in sorted(shown, key=lambda c: (order(c.estimator), c.name))]
+    names = [c.name for c in sorted(shown, key=lambda c: (c.place, c.name))]
     colours = dict(zip(dict.fromkeys(names), cycle(SERIES), strict=False))
     panels = figure.subplots(high, wide, squeeze=False, sharey=True).flatten()
     for ax, same in zip(panels, blocks, strict=False):

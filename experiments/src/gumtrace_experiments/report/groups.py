@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gumtrace_experiments.columns import Block, Column, Report, Spread
-from gumtrace_experiments.report.names import family, kind, place
+from gumtrace_experiments.report.names import UNBIASED, family, kind, place, title
 from gumtrace_experiments.report.records import Record
 
 
@@ -53,11 +53,28 @@ class Choice:
     estimator: str
     group: Group
     tried: tuple[Group, ...]
+    row: tuple[int, str] | None = None
+    """Its place and name, where the report gives rows names of their own."""
+
+    @property
+    def place(self) -> tuple:
+        """To sort by."""
+        return self.row or place(self.estimator)
+
+    @property
+    def family(self) -> str:
+        """The name of the row, or of the estimator, whatever its settings."""
+        return self.row[1].removesuffix(UNBIASED).rstrip() if self.row else family(self.estimator)
 
     @property
     def name(self) -> str:
         """Of the estimator, with its relaxation if that has a row of its own."""
-        return ", ".join([family(self.estimator), *kind(self.group.setting)])
+        return self.family if self.row else ", ".join([family(self.estimator), *kind(self.group.setting)])
+
+    @property
+    def title(self) -> str:
+        """The name with the number of samples."""
+        return self.row[1] if self.row else title(self.group.setting)
 
     @property
     def unfinished(self) -> int:
@@ -73,19 +90,23 @@ class Choice:
 
 
 def choices(records: Iterable[Record], report: Report, metric: str) -> list[Choice]:
-    """One for each estimator (and relaxation) in each block, in the order they are shown."""
+    """One for each estimator (and relaxation), or for each row that the report names, in each block, in the order they
+    are shown."""
     blocks: dict[tuple, Block] = {}
     groups: dict[tuple, dict[str, list[Record]]] = {}
     for record in records:
-        block = report.block(record.config)
+        block, row = report.block(record.config), report.rows(record.config) if report.rows else None
         blocks[block.key] = block
-        settings = groups.setdefault((block.key, place(record.config["estimator"]), kind(record.config)), {})
+        where = (row, ()) if row else (place(record.config["estimator"]), kind(record.config))
+        settings = groups.setdefault((block.key, *where), {})
         settings.setdefault(record.key[1], []).append(record)
     found = []
-    for key, (order, estimator), relaxation in sorted(groups):
-        settings = groups[key, (order, estimator), relaxation].values()
-        tried = tuple(Group(same[0].setting, tuple(same)) for same in settings)
-        found.append(Choice(blocks[key], estimator, choose(tried, metric), tried))
+    for where in sorted(groups):
+        tried = tuple(Group(same[0].setting, tuple(same)) for same in groups[where].values())
+        shown = choose(tried, metric)
+        found.append(
+            Choice(blocks[where[0]], shown.setting["estimator"], shown, tried, where[1] if report.rows else None)
+        )
     return found
 
 
@@ -108,8 +129,8 @@ def given_up(records: Iterable[Record]) -> list[str]:
     return [f"{runs} given up by a search, and not averaged."] if count else []
 
 
-def spread(values: Sequence[float], *, larger: bool = True) -> Spread:
-    """Mean, sample standard deviation, best.
+def spread(values: Sequence[float], *, larger: bool | None = True) -> Spread:
+    """Mean, sample standard deviation, best; where neither the larger nor the smaller is better, there is no best.
 
     >>> spread([1.0, 3.0])
     Spread(mean=2.0, std=1.4142135623730951, best=3.0)
@@ -117,7 +138,8 @@ def spread(values: Sequence[float], *, larger: bool = True) -> Spread:
     Spread(mean=4.0, std=None, best=4.0)
     """
     mean = sum(values) / len(values)
-    best = (max if larger else min)([x for x in values if not math.isnan(x)], default=math.nan)
+    known = [x for x in values if not math.isnan(x) and larger is not None]
+    best = (max if larger else min)(known, default=math.nan)
     if len(values) == 1:
         return Spread(mean, None, best)
     return Spread(mean, math.sqrt(sum((x - mean) * (x - mean) for x in values) / (len(values) - 1)), best)

@@ -9,7 +9,7 @@ from typing import Any
 
 from gumtrace_experiments.columns import Block, Column, PaperRow, Report, Spread
 from gumtrace_experiments.report.groups import Choice, choices
-from gumtrace_experiments.report.names import UNBIASED, family, marked, title
+from gumtrace_experiments.report.names import UNBIASED, family, marked
 from gumtrace_experiments.report.records import Record
 
 OURS = "ours"
@@ -97,7 +97,7 @@ def _gradients(shown: list[Choice]) -> list[Table]:
         found = [record.result.get("gradient_std", {}) for record in choice.group.finished if record.result]
         if any(std for stds in found for std in stds.values()):  # a likelihood has no noise
             means = [_mean([stds[moment] for stds in found if moment in stds]) for moment in MOMENTS]
-            rows.append((title(choice.group.setting), OURS, *means))
+            rows.append((choice.title, OURS, *means))
     if not rows:
         return []
     paper = [(marked(n, family(n)), block.source, *(f"{x:.4g}" for x in s)) for n, s in block.gradient_std.items()]
@@ -115,7 +115,7 @@ def _mean(values: list[float | None]) -> str:
 def _own(choice: Choice, report: Report, split: str) -> _Row:
     group = choice.group
     spreads = tuple(group.spread(column, split) for column in report.columns)
-    return _Row(title(group.setting), OURS, spreads, len(group.evaluated(split)), len(choice.tried))
+    return _Row(choice.title, OURS, spreads, len(group.evaluated(split)), len(choice.tried))
 
 
 def _paper(row: PaperRow, block: Block) -> _Row:
@@ -126,7 +126,7 @@ def _paper(row: PaperRow, block: Block) -> _Row:
 def _cells(column: Column, rows: list[_Row], i: int) -> list[list[Cell]]:
     """Mean ± std and best of one metric, for each row; the best means and bests are bold."""
     spreads = [row.spreads[i] for row in rows]
-    top_mean, top_best = (_top([getattr(s, name) for s in spreads], column) for name in ("mean", "best"))
+    top_mean, top_best = (top([getattr(s, name) for s in spreads], column) for name in ("mean", "best"))
     cells = []
     for row, found in zip(rows, spreads, strict=True):
         digits = column.digits if row.source == OURS else column.paper_digits
@@ -137,10 +137,10 @@ def _cells(column: Column, rows: list[_Row], i: int) -> list[list[Cell]]:
     return cells
 
 
-def _top(values: list[float], column: Column) -> float:
+def top(values: list[float], column: Column) -> float:
     """The best of several; of one alone there is none."""
     known = [x for x in values if not math.isnan(x)]
-    return (max if column.larger else min)(known) if len(known) > 1 else math.nan
+    return (max if column.larger else min)(known) if len(known) > 1 and column.larger is not None else math.nan
 
 
 def _about(choice: Choice) -> Iterable[str]:
@@ -149,13 +149,13 @@ def _about(choice: Choice) -> Iterable[str]:
     if group.finished:
         seeds = f"seed{'s' * (len(group.finished) > 1)} {ranges(record.seed for record in group.finished)}"
         tuned = ", ".join(f"{name} {_plain(value)}" for name, value in sorted(choice.tuned().items()))
-        name = title(group.setting).removesuffix(UNBIASED).rstrip()
+        name = choice.title.removesuffix(UNBIASED).rstrip()
         yield f"{name}: {seeds}; {tuned}, of {len(choice.tried)} settings." if tuned else f"{name}: {seeds}."
     if lost := [record.seed for record in group.finished if record.result and "diverged" in record.result]:
-        yield f"{family(choice.estimator)}: seed{'s' * (len(lost) > 1)} {ranges(lost)} diverged."
+        yield f"{choice.family}: seed{'s' * (len(lost) > 1)} {ranges(lost)} diverged."
     if choice.unfinished:
         runs = "1 run is" if choice.unfinished == 1 else f"{choice.unfinished} runs are"
-        yield f"{family(choice.estimator)}: {runs} not finished, and not averaged."
+        yield f"{choice.family}: {runs} not finished, and not averaged."
 
 
 def _notes(shown: list[Choice], report: Report, metric: str) -> list[str]:

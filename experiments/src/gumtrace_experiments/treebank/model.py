@@ -6,6 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from gumtrace_experiments.both_ways import BothWays, rows, turned
 from gumtrace_experiments.dropout import dropout, kept
 from gumtrace_experiments.treebank.data import ROOT, TAG_COUNT, UNKNOWN, Split
 
@@ -34,7 +35,7 @@ class Encoder(nn.Module):
         self.dropout, self.word_dropout = dropout, word_dropout
         self.words = nn.Parameter(torch.randn(vocabulary, hidden))
         self.tags = nn.Parameter(torch.randn(TAG_COUNT, _TAG_SIZE))
-        self.heads, self.dependents = (_Both(hidden + _TAG_SIZE, hidden, layers, dropout) for _ in range(2))
+        self.heads, self.dependents = (BothWays(hidden + _TAG_SIZE, hidden, layers, dropout) for _ in range(2))
         self.bias = nn.Linear(2 * hidden, 1, bias=False)
 
     def forward(self, batch: Split, generator: torch.Generator | None = None) -> Tensor:
@@ -42,9 +43,9 @@ class Encoder(nn.Module):
         thin = partial(dropout, p=self.dropout, generator=generator, training=self.training)
         words = self._some_unknown(batch.words, generator) if self.training else batch.words
         with torch.autocast(words.device.type, enabled=False):  # logits are sums, and reach far
-            read = thin(torch.cat([_rows(self.words, words), _rows(self.tags, batch.tags)], -1))
-            turned = _turned(batch.lengths, words.shape[-1])
-            v, w = (thin(lstm(read, turned, generator)) for lstm in (self.heads, self.dependents))
+            read = thin(torch.cat([rows(self.words, words), rows(self.tags, batch.tags)], -1))
+            backwards = turned(batch.lengths, words.shape[-1])
+            v, w = (thin(lstm(read, backwards, generator)) for lstm in (self.heads, self.dependents))
             return v @ w.mT + self.bias(v)
 
     def _some_unknown(self, words: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -53,30 +54,6 @@ class Encoder(nn.Module):
 
     def compile(self, *args, **kwargs) -> None:
         """There is nothing to compile: an LSTM is one call of a library, which torch.compile leaves alone."""
-
-
-class _Both(nn.Module):
-    """LSTMs that read in both directions.
-
-    torch's own bidirectional one would read padding before the end of a sentence, or has to be told the lengths by the
-    host. Here the second direction is a first one on the words in reverse order, so that padding comes last in both.
-    """
-
-    def __init__(self, size: int, hidden: int, layers: int, dropout: float):
-        super().__init__()
-        self.dropout = dropout
-        sizes = [size] + [2 * hidden] * (layers - 1)
-        self.forwards, self.backwards = (
-            nn.ModuleList(nn.LSTM(size, hidden, batch_first=True) for size in sizes) for _ in range(2)
-        )
-
-    def forward(self, x: Tensor, turned: Tensor, generator: torch.Generator | None) -> Tensor:
-        """(B, n, 2 hidden)."""
-        for layer, (forwards, backwards) in enumerate(zip(self.forwards, self.backwards, strict=True)):
-            if layer:
-                x = dropout(x, self.dropout, generator, self.training)
-            x = torch.cat([forwards(x)[0], _along(backwards(_along(x, turned))[0], turned)], -1)
-        return x
 
 
 class Critic(nn.Module):
@@ -100,24 +77,3 @@ class Critic(nn.Module):
             share = (racing * gold).sum(-2) - racing.logsumexp(-2)  # (*S, n)
             found = self.out(torch.tanh(self.hidden(share[..., None].to(self.out.weight.dtype)))).squeeze(-1)
             return (found * gold.sum(-2)).sum(-1).to(noise.dtype)
-
-
-def _rows(table: Tensor, index: Tensor) -> Tensor:
-    """(*index, size), by a lookup whose backward pass does not sort, and waits for nothing."""
-    return table.index_select(0, index.flatten()).unflatten(0, index.shape)
-
-
-def _turned(lengths: Tensor, n: int) -> Tensor:
-    """(B, n): the places of sentences in reverse order, with padding where it is.
-
-    >>> _turned(torch.tensor([3]), 5)
-    tensor([[2, 1, 0, 3, 4]])
-    """
-    place = torch.arange(n, device=lengths.device)
-    turned = lengths[:, None] - 1 - place
-    return torch.where(turned >= 0, turned, place)
-
-
-def _along(x: Tensor, places: Tensor) -> Tensor:
-    """x (B, n, size) at these places (B, n)."""
-    return x.gather(1, places[..., None].expand_as(x))

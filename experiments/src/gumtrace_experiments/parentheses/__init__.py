@@ -1,0 +1,1 @@
+"""Balanced parentheses, generated out of order: along a binary tree, or by insertions."""

@@ -1,0 +1,284 @@
+"""What generating along a binary tree and generating by insertions have in common: the data, the orders, one loss from
+an estimator, and the evaluation.
+
+The decoder is P(x, z), of a sequence and the order z in which it is written, and the encoder Q(z | x). A fixed order is
+a function of x: its loss is -log P(x, z). Without one, the loss is a bound of -log P(x),
+
+    E_Q [log Q(z | x) - log P(x, z)],
+
+and where the training set gives the order of some sequences, the likelihood of both networks there.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gumtrace.diagnostics.gradients import gradients
+from gumtrace.estimators import Estimator
+from gumtrace.estimators.losses import Objective
+from gumtrace.structures.base import Structure
+from gumtrace_experiments.columns import Report
+from gumtrace_experiments.estimators import build_estimator, suggest_estimator
+from gumtrace_experiments.experiment import Experiment
+from gumtrace_experiments.parentheses.brackets import BALANCED, balance
+from gumtrace_experiments.parentheses.data import Sequences, Split, load
+from gumtrace_experiments.parentheses.encoder import Encoder
+from gumtrace_experiments.parentheses.evaluation import digest, iwae, perplexity, shares, write_unique
+from gumtrace_experiments.parentheses.orders import FIXED, OrderConfig
+
+Proposal = Callable[[Split, Structure, int], tuple[Tensor, Tensor]]  # K orders a sequence, and their log-probabilities
+
+CHUNK = 250  # items evaluated at once
+ROWS = 8000  # sequences that the decoder reads at once, in an evaluation
+DRAWS = 10  # of the gradient, for its standard deviation
+SEEN = 8  # orders of each sequence, drawn to estimate the encoder's entropy
+SOME = 10_000  # sequences, to see in which order they are written
+
+
+class Written(NamedTuple):
+    """Sequences that a model wrote, and in which order."""
+
+    tokens: Tensor  # (N, n)
+    lengths: Tensor  # (N,), -1 where it came to no end
+    order: Tensor  # (N, n), values of the structure
+
+
+class OrderExperiment(Experiment):
+    """Subclasses make a decoder, and the estimator by `build_with`, and define what an order is."""
+
+    config_type = OrderConfig
+    selection_metric = "log_likelihood"
+    data_fields = ("types", "train_size", "test_size", "longest")
+    config: Any
+    data: Sequences
+
+    def __init__(self, config: Any, data: Sequences):
+        super().__init__(config, data)
+        if config.order not in FIXED:
+            self.encoder = Encoder(config.types, config.hidden)
+
+    def build_with(self, critic: Callable[[], torch.nn.Module]) -> Estimator:
+        """The config's, or with a fixed order none."""
+        return Estimator() if self.config.order in FIXED else build_estimator(self.config, critic=critic)
+
+    @staticmethod
+    def smoke(config: Any) -> Any:
+        return config.replace(
+            types=3,
+            hidden=32,
+            longest=8,
+            lr=1e-2,
+            train_size=2000,
+            test_size=200,
+            iterations=150,
+            evaluate_every=50,
+            start_iterations=50,
+            bound_samples=50,
+            valid_bound_samples=10,
+            written=1000,
+        )
+
+    @staticmethod
+    def load(config: Any, folder: Path, device: torch.device) -> Sequences:
+        sizes = (config.train_size, config.test_size, config.test_size)
+        return load(folder, config.types, *sizes, longest=config.longest).to(device)
+
+    @staticmethod
+    def search(config: Any, trial: Any) -> Any:
+        """The paper gives no ranges for these experiments: those of ListOps."""
+        found = config.replace(lr=trial.suggest_float("lr", 1e-4, 1e-2, log=True))
+        return found if config.order in FIXED else suggest_estimator(found, trial, samples=(2, 4, 8))
+
+    @classmethod
+    def report(cls) -> Report:
+        from gumtrace_experiments.parentheses.paper import report
+
+        return report(cls.config_type().to_dict())
+
+    # What an order is ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def structure(self, logits: Tensor, lengths: Tensor) -> Structure:
+        """Orders of sequences, by a logit for each token (B, n); it must not check its arguments."""
+
+    @abstractmethod
+    def fixed_order(self, batch: Split, order: str) -> Tensor:
+        """(B, n): "left-to-right" or "smart", as values of the structure."""
+
+    @abstractmethod
+    def log_joint(self, batch: Split, order: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """log P(x, z), (B,), of sequences and orders (B, n); the generator is for dropout."""
+
+    @abstractmethod
+    def write(self, count: int, generator: torch.Generator) -> Written:
+        """Samples of the decoder."""
+
+    # Training -----------------------------------------------------------------------------------------
+
+    @property
+    def items(self) -> int:
+        """Those whose order is known are not among them: some join every batch."""
+        return self.config.train_size - self.config.known
+
+    def loss(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        batch = self.data.train.batch(self.config.known + index)
+        if self.config.order in FIXED:
+            loss = -self.log_joint(batch, self.fixed_order(batch, self.config.order), generator).mean()
+            return loss, {"loss": loss.detach()}
+        known = self._some_known(generator)
+        both = batch if known is None else _joined(batch, known)
+        logits = self.encoder(both)
+        dist = self.structure(logits[: len(index)], batch.lengths)
+        seen: list[Tensor] = []  # log P(x, z) of those whose order is known
+        objective = self._objective(batch, dist, generator, known, seen)
+        bounds = self.estimator(dist, objective, self._context(batch), generator=generator)  # (B,)
+        total, metrics = bounds.sum(), {"bound": bounds.mean().detach()}
+        if known is not None:
+            orders = self.structure(logits[len(index) :], known.lengths)
+            by_encoder = orders.log_prob(self.fixed_order(known, "smart"))
+            total = total - seen[0].sum() - by_encoder.sum()
+            metrics |= {"smart_by_decoder": -seen[0].mean().detach(), "smart_by_encoder": -by_encoder.mean().detach()}
+        loss = total / len(both.lengths)
+        return loss, {"loss": loss.detach(), **metrics}
+
+    def gradient_std(self, index: Tensor, generator: torch.Generator) -> float:
+        if self.config.order in FIXED:
+            return 0.0
+        batch = self.data.train.batch(self.config.known + index)
+        with torch.no_grad():  # the critic is in eval mode now, in which cuDNN's LSTMs cannot go back
+            dist, context = self.posterior(batch), self._context(batch)
+
+        def draw() -> Tensor:
+            return gradients(self.estimator, dist, self._objective(batch, dist, generator), 1, generator, context)
+
+        return torch.cat([draw() for _ in range(DRAWS)]).std(0)[dist.racing].mean().item()
+
+    def posterior(self, batch: Split) -> Structure:
+        """Q(z | x)."""
+        return self.structure(self.encoder(batch), batch.lengths)
+
+    def _some_known(self, generator: torch.Generator) -> Split | None:
+        """Sequences whose order is known, to join a batch."""
+        if not self.config.known:
+            return None
+        shape, device = (self.config.known_in_batch,), self.data.train.tokens.device
+        return self.data.train.batch(torch.randint(self.config.known, shape, generator=generator, device=device))
+
+    def _objective(
+        self,
+        batch: Split,
+        dist: Structure,
+        generator: torch.Generator,
+        known: Split | None = None,
+        seen: list[Tensor] | None = None,
+    ) -> Objective:
+        """log Q(z | x) - log P(x, z), (*S, B), for orders (*S, B, n). Sequences whose order is known are read by the
+        decoder in the same call."""
+
+        def objective(orders: Tensor) -> Tensor:
+            with torch.no_grad():  # the derivative of log Q has mean 0
+                own = dist.log_prob(orders)
+            several, flat = _repeated(batch, own.shape[:-1].numel()), orders.flatten(0, -2)
+            if known is not None:
+                several, flat = _joined(several, known), torch.cat([flat, self.fixed_order(known, "smart")])
+            joint = self.log_joint(several, flat, generator)
+            if known is not None and seen is not None:
+                seen.append(joint[own.numel() :])
+            return own - joint[: own.numel()].view_as(own)
+
+        return objective
+
+    def _context(self, batch: Split) -> Tensor | None:
+        """What a critic sees of the sequences."""
+        critic = getattr(self.estimator, "critic", None)
+        return None if critic is None else critic.read(batch)
+
+    # Evaluation ---------------------------------------------------------------------------------------
+
+    def evaluate(self, split: str, generator: torch.Generator) -> dict[str, float]:
+        """The log-likelihood a token, exact for a fixed order and a bound otherwise, and the perplexity; of the encoder
+        its entropy (a sequence), and how often its most likely order is the smart one; on test, what sequences the
+        decoder writes, and how many of the correct ones in the smart order."""
+        data: Split = getattr(self.data, split)
+        found = self._likelihood_metrics(data, split, generator)
+        if self.config.order not in FIXED:
+            found |= self._encoder_metrics(data, generator)
+        if split == "test":
+            found |= self._written_metrics(generator)
+        return found
+
+    def _likelihood_metrics(self, data: Split, split: str, generator: torch.Generator) -> dict[str, float]:
+        samples = self.config.valid_bound_samples if split == "valid" else self.config.bound_samples
+        found = {}
+        for suffix, propose in self.proposals(split, generator).items():
+            total = torch.zeros((), dtype=torch.float64, device=data.lengths.device)
+            for index in torch.arange(len(data.lengths), device=data.lengths.device).split(CHUNK):
+                total += self.log_likelihoods(data.batch(index), propose, samples).sum()
+            found[f"log_likelihood{suffix}"] = (total / data.lengths.sum()).item()
+            found[f"perplexity{suffix}"] = perplexity(found[f"log_likelihood{suffix}"])
+        return found
+
+    def proposals(self, split: str, generator: torch.Generator) -> dict[str, Proposal]:
+        """Where orders come from that likelihoods are bounded with, by the suffix of the metrics' names: by default the
+        encoder. A fixed order needs none."""
+
+        def propose(batch: Split, dist: Structure, count: int) -> tuple[Tensor, Tensor]:
+            orders = dist.sample((count,), generator=generator)
+            return orders, dist.log_prob(orders)
+
+        return {"": propose}
+
+    def log_likelihoods(self, batch: Split, propose: Proposal, samples: int) -> Tensor:
+        """(B,) float64: log P(x, z) of the fixed order z, or a bound of log P(x)."""
+        if self.config.order in FIXED:
+            return self.log_joint(batch, self.fixed_order(batch, self.config.order)).double()
+        dist = self.posterior(batch)
+
+        def log_joint(orders: Tensor) -> Tensor:
+            return self.log_joint(_repeated(batch, len(orders)), orders.flatten(0, 1)).view(orders.shape[:2])
+
+        at_once = max(ROWS // len(batch.lengths), 1)
+        return iwae(log_joint, lambda count: propose(batch, dist, count), samples, at_once)
+
+    def _encoder_metrics(self, data: Split, generator: torch.Generator) -> dict[str, float]:
+        totals = torch.zeros(2, dtype=torch.float64, device=data.lengths.device)
+        for index in torch.arange(len(data.lengths), device=data.lengths.device).split(CHUNK):
+            batch = data.batch(index)
+            dist = self.posterior(batch)
+            entropy = -dist.log_prob(dist.sample((SEEN,), generator=generator)).double().mean(0)
+            smart = (dist.mode == self.fixed_order(batch, "smart")).all(-1).double()
+            totals += torch.stack([entropy.sum(), smart.sum()])
+        entropy, smart = (totals / len(data.lengths)).tolist()
+        return {"entropy": entropy, "smart_modes": smart}
+
+    def _written_metrics(self, generator: torch.Generator) -> dict[str, float]:
+        """How sequences are written, of some; and what they are, of many different ones."""
+        device, count = self.data.train.tokens.device, self.config.written
+        tokens, lengths, order = self.write(min(count, SOME), generator)
+        right = balance(tokens, lengths) == BALANCED
+        some = Split(tokens[right], lengths[right])
+        smart = (order[right] == self.fixed_order(some, "smart")).all(-1).double().mean().item() if right.any() else 0.0
+        written, draws = write_unique(
+            lambda size, noise: self.write(size, noise)[:2],
+            count,
+            self.config.seed,
+            device,
+            folder=self.scratch,
+            about=digest(self.state_dict()),
+        )
+        found = {"smart_written": smart, "correct_written": right.double().mean().item()}
+        counts = {"different": float(len(written.lengths)), "draws": float(draws)}
+        return {**found, **shares(written, self.data.train, self.config.longest), **counts}
+
+
+def _repeated(batch: Split, count: int) -> Split:
+    """Each sequence so often: (count · B) of them, the batch again and again."""
+    return Split(*(x.expand(count, *x.shape).flatten(0, 1) for x in batch))
+
+
+def _joined(first: Split, second: Split) -> Split:
+    return Split(*(torch.cat(pair) for pair in zip(first, second, strict=True)))

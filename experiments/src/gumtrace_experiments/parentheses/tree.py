@@ -1,0 +1,84 @@
+"""Parentheses along a binary tree: the paper's non-monotonic LSTM, which writes a sequence from the middle outwards."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gumtrace.structures.base import Structure
+from gumtrace.structures.binary_tree import BinaryTree
+from gumtrace_experiments.parentheses.brackets import left_to_right_tree, smart_tree
+from gumtrace_experiments.parentheses.data import Sequences, Split
+from gumtrace_experiments.parentheses.encoder import Critic
+from gumtrace_experiments.parentheses.orders import FIXED, OrderConfig
+from gumtrace_experiments.parentheses.proposals import WrittenTrees, propose
+from gumtrace_experiments.parentheses.task import OrderExperiment, Proposal, Written
+from gumtrace_experiments.parentheses.tree_model import Decoder
+from gumtrace_experiments.parentheses.trees import level_order, written
+
+_TREES = {"left-to-right": left_to_right_tree, "smart": smart_tree}
+ALONE = {"_by_encoder": 1.0, "_by_decoder": 0.0}  # shares of trees from the encoder
+
+
+@dataclass(frozen=True)
+class TreeConfig(OrderConfig):
+    proposal_trees: int = 10_000
+    """Trees that the decoder writes, to propose trees for the bound of the likelihood; as in the paper."""
+    proposal_share: float = 0.1
+    """Share of the proposed trees that come from the encoder instead; the paper's is 0."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.proposal_trees < 1:
+            raise ValueError(f"proposal_trees must be at least 1, got {self.proposal_trees}")
+        if not 0 <= self.proposal_share <= 1:
+            raise ValueError(f"proposal_share must be from 0 to 1, got {self.proposal_share}")
+
+
+class TreeExperiment(OrderExperiment):
+    name = "parentheses-tree"
+    config_type = TreeConfig
+    config: TreeConfig
+
+    def __init__(self, config: TreeConfig, data: Sequences):
+        super().__init__(config, data)
+        self.decoder = Decoder(config.types, config.hidden)
+        self.estimator = self.build_with(partial(Critic, config.types, config.longest, config.hidden))
+
+    @staticmethod
+    def smoke(config: TreeConfig) -> TreeConfig:
+        return OrderExperiment.smoke(config).replace(proposal_trees=1000)
+
+    def draw(self, path: Path, count: int, split: str) -> Path:
+        from gumtrace_experiments.parentheses.tree_pictures import draw
+
+        return draw(self, path, count=count, split=split)
+
+    def structure(self, logits: Tensor, lengths: Tensor) -> Structure:
+        return BinaryTree(logits, lengths=lengths, validate_args=False)
+
+    def fixed_order(self, batch: Split, order: str) -> Tensor:
+        return _TREES[order](*batch)
+
+    def log_joint(self, batch: Split, order: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return self.decoder(level_order(*batch, order, self.decoder.eos))
+
+    def write(self, count: int, generator: torch.Generator) -> Written:
+        """Twice as long as those of the training set, if need be."""
+        return Written(*written(self.decoder.write(count, 2 * self.config.longest, generator), self.decoder.eos))
+
+    def proposals(self, split: str, generator: torch.Generator) -> dict[str, Proposal]:
+        """Trees that the decoder wrote, and some of the encoder; on test also those of each alone. By the decoder alone
+        is as in the paper."""
+        if self.config.order in FIXED:
+            return super().proposals(split, generator)
+        _, lengths, parents = self.write(self.config.proposal_trees, generator)
+        trees = WrittenTrees(parents[:, : self.config.longest], lengths)
+        shares = {"": self.config.proposal_share, **(ALONE if split == "test" else {})}
+
+        def proposal(share: float) -> Proposal:
+            return lambda batch, dist, count: propose(dist, batch.lengths, trees, share, count, generator)
+
+        return {suffix: proposal(share) for suffix, share in shares.items()}

@@ -1,0 +1,107 @@
+"""Numbers in the prose of the lab notes on parentheses are those of the data and of the runs."""
+
+import re
+
+from lab_notes import RESULTS, notes
+
+from gumtrace_experiments.parentheses.data import best_perplexity, count_balanced, count_made, load
+from gumtrace_experiments.report.records import collect
+
+NAME = "parentheses-tree"
+LENGTHS = range(2, 21, 2)
+RUNS = collect([RESULTS / NAME])
+SLOW = ("semi-supervised", "RELAX")
+
+
+def test_how_many_sequences_there_are():
+    table = re.findall(r"^\| (\d+) \| (\S+) \| (\S+) \| (\S+) \|$", (RESULTS / NAME / "NOTES.md").read_text(), re.M)
+    assert [int(types) for types, *_ in table] == [10, 20, 30, 40, 50]
+    for types, *numbers in table:
+        counts = (sum(count(int(types), length) for length in LENGTHS) for count in (count_made, count_balanced))
+        made, balanced = (f"{count:.1e}".replace("e+", "e") for count in counts)
+        assert numbers == [made, balanced, f"{best_perplexity(int(types)):.3f}"]
+    made, balanced = (sum(count(10, length) for length in LENGTHS) for count in (count_made, count_balanced))
+    assert round(balanced / made) in range(29, 35)
+    assert "though one in thirty of the balanced ones is" in notes(NAME)
+
+
+def test_what_the_notes_say_of_the_data(tmp_path):
+    found = []
+    for types in (10, 50):
+        data = load(tmp_path, types)
+        known = {tuple(row) for row in data.train.tokens.tolist()}
+        share = sum(tuple(row) in known for row in data.test.tokens.tolist()) / len(data.test.lengths)
+        found.append((f"{100 * share:.0f} %", f"{len(known):,}"))
+    (some, count), (others, more) = found
+    assert f"With 10 types {some} of the test set are in the training set, with 50 types {others}" in notes(NAME)
+    assert f"The two have {count} and {more} different sequences to train with" in notes(NAME)
+
+
+# --- the runs ---
+
+
+def values(order, metric, estimator=None, types=None):
+    """On test, of all seeds."""
+    return [
+        run.result["test"][metric]
+        for run in RUNS
+        if run.config["order"] == order
+        and estimator in (None, run.config["estimator"])
+        and types in (None, run.config["types"])
+    ]
+
+
+def ratios(order, suffix):
+    pairs = zip(values(order, f"perplexity{suffix}"), values(order, "perplexity"), strict=True)
+    return [100 * (alone / both - 1) for alone, both in pairs]
+
+
+def test_what_was_run():
+    assert {run.machine["device"] for run in RUNS} == {"cpu"}
+    names = ("hidden", "longest", "iterations", "calls", "lr", "test_size", "bound_samples", "written")
+    assert {tuple(run.config[name] for name in names) for run in RUNS} == {(64, 12, 1000, 100, 3e-3, 500, 100, 20_000)}
+    assert {(run.config["types"], run.seed) for run in RUNS} == {(types, seed) for types in (10, 20) for seed in (0, 1)}
+    assert len(RUNS) == 2 * 2 * 5
+
+
+def test_what_the_notes_say_of_orders():
+    for types in (10, 20):
+        learned = values("semi-supervised", "new_correct", types=types)
+        assert len(learned) == 4
+        assert min(values("smart", "new_correct", types=types)) > max(learned)
+        assert min(learned) > max(values("left-to-right", "new_correct", types=types))
+    for order in ("left-to-right", "smart", "semi-supervised", "unsupervised"):
+        wrong = zip(values(order, "wrong_mismatched"), values(order, "wrong"), strict=True)
+        assert all(mismatched > wrong / 2 for mismatched, wrong in wrong)
+    few = [100 * share for share in values("unsupervised", "new_correct")]
+    assert f"only {min(few):.0f} to {max(few):.0f} % of the sequences are new and correct" in notes(NAME)
+
+
+def test_what_the_notes_say_of_estimators():
+    noise = {
+        name: [r.result["gradient_std"]["beginning"] for r in RUNS if r.config["estimator"] == name]
+        for name in ("RELAX", "TraceREINFORCE")
+    }
+    relax, trace = max(noise["RELAX"]), max(noise["TraceREINFORCE"])
+    assert 50 < relax / trace < 200
+    by_relax, by_trace = (values("semi-supervised", "perplexity", name, 10) for name in ("RELAX", "TraceREINFORCE"))
+    assert abs(sum(by_relax) - sum(by_trace)) / 2 < max(by_relax) - min(by_relax)
+    shares = [
+        50 * sum(values("semi-supervised", "new_correct", name, 20)) for name in ("RELAX", "TraceREINFORCE")
+    ]  # means of two, in percent
+    assert f"writes {shares[0]:.0f} % new and correct sequences against {shares[1]:.0f} %" in notes(NAME)
+
+
+def test_what_the_notes_say_of_the_encoder():
+    curves = [run.curve["entropy"] for run in RUNS if run.config["order"] == "semi-supervised"]
+    assert min(curve[0] for curve in curves) > 5
+    found = values("semi-supervised", "entropy", "TraceREINFORCE")
+    assert f"to {min(found):.2f} to {max(found):.2f} with T-REINFORCE+" in notes(NAME)
+    assert min(values("semi-supervised", "smart_modes", "TraceREINFORCE")) > 0.98
+    slow = [run.curve["entropy"] for run in RUNS if (run.config["order"], run.config["estimator"]) == SLOW]
+    assert all(curve[-1] < 0.9 * curve[-2] for curve in slow)
+    assert max(map(abs, ratios("semi-supervised", "_by_encoder"))) < 1
+    more = ratios("semi-supervised", "_by_decoder")
+    assert f"the paper's proposal, give {min(more):.0f} to {max(more):.0f} % more" in notes(NAME)
+    more = ratios("unsupervised", "_by_decoder")
+    assert f"Without supervision, they give {min(more):.0f} to {max(more):.0f} % more" in notes(NAME)

@@ -1,0 +1,149 @@
+"""Sequences that a model writes: which are different, which are new, and what is wrong with the others."""
+
+import pytest
+import torch
+
+from gumtrace_experiments.parentheses import evaluation
+from gumtrace_experiments.parentheses.data import Split
+from gumtrace_experiments.parentheses.evaluation import WRITTEN, digest, shares, write_unique
+
+CPU = torch.device("cpu")
+
+
+def split_of(*rows, width=8):
+    tokens = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+    return Split(tokens, torch.tensor([len(row) for row in rows]))
+
+
+def sample(size, generator):
+    """One or two tokens of 50, some of which came to no end; what is behind them differs."""
+    tokens = torch.randint(0, 50, (size, 3), generator=generator)
+    return tokens, torch.randint(1, 3, (size,), generator=generator).where(tokens[:, 0] > 0, -1)
+
+
+def as_set(split):
+    return {
+        (length, *row[: length if length >= 0 else None])
+        for row, length in zip(split.tokens.tolist(), split.lengths.tolist(), strict=True)
+    }
+
+
+@pytest.mark.parametrize("batch", [3, 100])
+def test_shares_by_hand(batch, monkeypatch):
+    monkeypatch.setattr(evaluation, "BATCH", batch)
+    train = split_of((0, 1), (0, 0, 1, 1), width=4)
+    written = split_of(
+        (0, 1),  # old
+        (2, 3),  # new
+        (0, 0, 1, 1, 0, 1),  # new, and never made
+        (0, 1, 0, 1, 0, 1, 0, 1),  # new, and too long to be made
+        (1, 0),
+        (0, 3),
+        (0, 0, 1),
+        (),
+    )
+    written = Split(torch.cat([written.tokens, torch.zeros(2, 8, dtype=torch.int64)]), written.lengths)
+    written = Split(written.tokens, torch.cat([written.lengths, torch.tensor([-1, 2])]))
+    written.tokens[9, :2] = torch.tensor([4, 5])  # new
+    found = shares(written, train, longest=6)
+    assert found == {
+        "old": 0.1,
+        "new_correct": 0.4,
+        "possible": 0.2,
+        "wrong": 0.5,
+        **dict.fromkeys(
+            ["wrong_empty", "wrong_unfinished", "wrong_unopened", "wrong_mismatched", "wrong_unclosed"], 0.1
+        ),
+    }
+
+
+def test_padding_makes_no_difference():
+    train = split_of((0, 1), width=2)
+    written = split_of((0, 1), (2, 3), width=30)
+    written.tokens[0, 5] = 7
+    assert shares(written, train, 20)["old"] == 0.5
+
+
+@pytest.mark.parametrize("count", [1, 30, 200])
+def test_the_first_different_ones_are_kept(count, monkeypatch):
+    monkeypatch.setattr(evaluation, "BATCH", 40)
+    found, draws = write_unique(sample, count, 3, CPU)
+    assert len(found.lengths) == len(as_set(found)) == count
+    assert draws % min(40, count) == 0
+    more, _ = write_unique(sample, 200, 3, CPU)
+    if count == 30:  # in batches of 30, not 40
+        return
+    assert as_set(found) <= as_set(more) or count == 1
+
+
+def test_a_model_that_repeats_itself_comes_to_an_end(monkeypatch):
+    monkeypatch.setattr(evaluation, "BATCH", 10)
+    found, draws = write_unique(lambda size, _: (torch.zeros(size, 2).long(), torch.full((size,), 2)), 50, 0, CPU)
+    assert (len(found.lengths), draws) == (1, evaluation.MOST * 50)
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_after(batches):
+    left = iter(range(batches))
+
+    def call(size, generator):
+        if next(left, None) is None:
+            raise Killed
+        return sample(size, generator)
+
+    return call
+
+
+def test_what_was_cut_off_is_continued(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "BATCH", 40)
+    expected, draws = write_unique(sample, 300, 3, CPU)
+    assert draws > 4 * 40
+    with pytest.raises(Killed):
+        write_unique(killed_after(3), 300, 3, CPU, folder=tmp_path, about="a")
+    assert (tmp_path / WRITTEN).exists()
+    calls = []
+
+    def counted(size, generator):
+        calls.append(size)
+        return sample(size, generator)
+
+    found, again = write_unique(counted, 300, 3, CPU, folder=tmp_path, about="a")
+    assert found.tokens.equal(expected.tokens)
+    assert found.lengths.equal(expected.lengths)
+    assert again == draws
+    assert len(calls) == draws // 40 - 3
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("harm", ["another model", "cut off", "something else", "sizes"])
+def test_what_cannot_be_continued_is_written_again(tmp_path, monkeypatch, harm):
+    monkeypatch.setattr(evaluation, "BATCH", 40)
+    expected, draws = write_unique(sample, 300, 3, CPU)
+    with pytest.raises(Killed):
+        write_unique(killed_after(3), 300, 3, CPU, folder=tmp_path, about="b" if harm == "another model" else "a")
+    path = tmp_path / WRITTEN
+    if harm == "cut off":
+        path.write_bytes(path.read_bytes()[:-100])
+    if harm == "something else":
+        torch.save([1, 2], path)
+    if harm == "sizes":
+        torch.save({**torch.load(path), "sizes": torch.tensor([1, 2])}, path)
+    found, again = write_unique(sample, 300, 3, CPU, folder=tmp_path, about="a")
+    assert found.tokens.equal(expected.tokens)
+    assert again == draws
+
+
+def test_digests_tell_models_apart():
+    weights = {"a": torch.zeros(3), "b": torch.ones(2)}
+    assert digest(weights) == digest({name: value.clone() for name, value in weights.items()})
+    assert digest(weights) != digest({**weights, "b": torch.tensor([1.0, 1.1])})
+    assert digest(weights) != digest({"a": torch.zeros(3), "c": torch.ones(2)})
+
+
+def test_seeds_decide():
+    first, second, other = (write_unique(sample, 50, seed, CPU)[0] for seed in (1, 1, 2))
+    assert first.tokens.equal(second.tokens)
+    assert as_set(first) != as_set(other)
