@@ -5,7 +5,7 @@ import torch
 
 from gumtrace import structures
 from gumtrace.cli import main, warm_up
-from gumtrace.kernels.cpu import cache
+from gumtrace.kernels.cpu import cache, folders
 
 
 def test_every_structure_can_be_named():
@@ -30,6 +30,6 @@ def test_an_unknown_structure_is_one_line(capsys):
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(monkeypatch, capsys):
-    monkeypatch.setattr(cache, "writable_folder", lambda: None)
+    monkeypatch.setattr(folders, "writable_folder", lambda: None)
     assert main(["warm-up", "Subset"]) == 1
     assert "set GUMTRACE_CACHE_DIR" in capsys.readouterr().err
