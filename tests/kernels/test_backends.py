@@ -11,7 +11,7 @@ import torch
 from numba import TypingError
 
 import gumtrace as gt
-from gumtrace.kernels import ops
+from gumtrace.kernels import backends, ops
 from gumtrace.kernels.backends import backend, own_kernel
 from gumtrace.kernels.cpu import formula, hooks, marginals, sampling, simd_math, subset_shift
 from gumtrace.kernels.geometry import MatchingGeometry, SubsetGeometry, flatten_geometry, unflatten_geometry
@@ -92,6 +92,19 @@ def test_other_devices_are_served_by_the_cpu():
     assert own_kernel("subset_shift", "cpu") is not None
     assert own_kernel("subset_shift", "mps") is None
     assert own_kernel("no such kernel", "cpu") is None
+
+
+def test_cuda_without_triton_is_served_as_other_devices(monkeypatch):
+    """Operators copy tensors to the CPU; the CPU's kernels of relaxations do not, so that torch's formulas serve."""
+    monkeypatch.setattr(backends, "find_spec", lambda name: None)
+    backends.backend.cache_clear()
+    try:
+        assert backend("cuda") is backend("cpu")
+        kernels = ("subset_shift", "subset_weights", "subset_probs", "tree_marginals", "sinkhorn")
+        assert [own_kernel(name, "cuda") for name in kernels] == [None] * 5
+        assert None not in [own_kernel(name, "cpu") for name in kernels]
+    finally:
+        backends.backend.cache_clear()
 
 
 def test_racing_keys_of_a_trace():

@@ -33,7 +33,9 @@ def own_backends() -> list[str]:
 
 def own_kernel(name: str, device_type: str) -> Callable | None:
     """The device's own kernel of this name. For relaxations, whose formula in torch serves the other devices."""
-    return getattr(backend(device_type), name, None) if device_type in _MODULES else None
+    if device_type != "cpu" and backend(device_type) is backend("cpu"):
+        return None
+    return getattr(backend(device_type), name, None)
 
 
 def backends() -> dict[str, str]:
