@@ -81,6 +81,7 @@ def test_code_that_another_user_left_is_not_run(given, give_away, tmp_path, capf
     assert "are not used: it belongs to user" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777], ids=oct)
 def test_a_folder_that_others_can_write_is_neither_read_nor_written(given, tmp_path, mode, capfd):
     assert misses() == 1
@@ -96,6 +97,7 @@ def test_a_folder_that_others_can_write_is_neither_read_nor_written(given, tmp_p
     assert misses() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [0o664, 0o646], ids=oct)
 def test_a_file_that_others_can_write_is_not_loaded(given, mode, capfd):
     assert misses() == 1
@@ -152,6 +154,7 @@ def test_kernels_of_the_packages_owner_are_loaded(given, give_away, tmp_path, mo
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [0o077, 0o002, 0o022, 0], ids=oct)
 def test_all_can_read_and_nobody_else_can_write(given, mask):
     """Whatever the umask: root's may be 077, and 002 lets a group write."""
