@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,13 +42,23 @@ def measure(structure: str) -> None:
     print(json.dumps(seconds))
 
 
-def start(structure: str, library: Path, cache: Path) -> subprocess.Popen:
+def start(structure: str, library: Path, cache: Path, script: str = __file__) -> subprocess.Popen:
     environment = {**os.environ, "PYTHONPATH": str(library), "GUMTRACE_CACHE_DIR": str(cache)}
-    command = [sys.executable, "-W", "ignore", __file__, structure]
+    command = [sys.executable, "-W", "ignore", script, structure]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def finished(process: subprocess.Popen) -> dict[str, float]:
+@contextmanager
+def fresh_library() -> Iterator[tuple[Path, Path]]:
+    """A copy of the library in which only Python's own files are compiled, as pip does, and a place for kernels."""
+    with tempfile.TemporaryDirectory() as folder:
+        library, cache = Path(folder) / "src", Path(folder) / "cache"
+        shutil.copytree(ROOT / "src", library, ignore=shutil.ignore_patterns("__pycache__"))
+        compileall.compile_dir(library, quiet=1)
+        yield library, cache
+
+
+def finished(process: subprocess.Popen) -> dict:
     out, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"{process.args} failed")
@@ -59,10 +71,7 @@ def main() -> None:
     from gumtrace.cli.warm_up import NAMES
 
     records = []
-    with tempfile.TemporaryDirectory() as folder:
-        library, cache = Path(folder) / "src", Path(folder) / "cache"
-        shutil.copytree(ROOT / "src", library, ignore=shutil.ignore_patterns("__pycache__"))
-        compileall.compile_dir(library, quiet=1)  # as pip does
+    with fresh_library() as (library, cache):
         for structure in NAMES:
             shutil.rmtree(cache, ignore_errors=True)
             cold = finished(start(structure, library, cache))

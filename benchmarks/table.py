@@ -158,6 +158,41 @@ def first_result(results: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
+COMPILING = {  # part of the compiler: row of the table
+    "optimisation": "LLVM: optimisation",
+    "code generation": "LLVM: code generation",
+    "linking": "LLVM: linking",
+    "text of IR": "writing IR as text, and reading it",
+    "lowering": "Numba: lowering to IR",
+    "typing": "Numba: typing",
+    "other passes": "Numba: other passes",
+}  # and all others by their names
+
+
+def compile_time(results: dict) -> str:
+    """One row for each part of the compiler, CPU seconds."""
+    machine, records = results["machine"], results["records"]
+    sizes = (
+        f"{r['structure']} {r['functions']} functions, the largest of which, `{r['largest']}`, takes "
+        f"{r['largest_seconds']:.1f} s with LLVM's work on all that it is made of"
+        for r in records
+    )
+    lines = [
+        "CPU seconds from the end of `import torch` to the end of a first TraceREINFORCE step, float32, with nothing "
+        f"compiled. It compiles for {'; for '.join(sizes)}. By `benchmarks/compile_time.py` on {machine['cpu']}, "
+        f"{_when(machine)}.",
+        "",
+        "| | " + " | ".join(r["structure"] for r in records) + " |",
+        "|---|" + "---:|" * len(records),
+    ]
+    for part in records[0]["seconds"]:
+        lines.append(
+            f"| {COMPILING.get(part, part)} | " + " | ".join(f"{r['seconds'][part]:.1f}" for r in records) + " |"
+        )
+    lines.append("| together | " + " | ".join(f"{sum(r['seconds'].values()):.1f}" for r in records) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def variance(results: dict) -> str:
     """One row for each estimator, two columns for each structure."""
     cells = {(r["estimator"], r["structure"], r["objective"]): r for r in results["records"]}
@@ -199,6 +234,7 @@ TABLES = {
     "bench": lambda: speed(_load("cpu-2core.json")),
     "bench-cuda": lambda: cuda(_load("cuda-h200.json")),
     "first-result": lambda: first_result(_load("first_result.json")),
+    "compile-time": lambda: compile_time(_load("compile_time.json")),
     "variance": lambda: variance(_load("variance.json")),
 }
 

@@ -7,12 +7,19 @@ from pathlib import Path
 import pytest
 import versions
 
+from gumtrace.kernels.backends import TRITON
+
 ROOT = Path(__file__).parents[1]
 
 
 def test_the_oldest_torch_is_stated():
     """With 2.4 the library cannot be imported."""
     assert "torch==2.5" in versions.oldest_versions()
+
+
+def test_the_oldest_triton_is_that_of_the_kernels():
+    oldest = ".".join(map(str, TRITON))
+    assert f"triton=={oldest}; sys_platform == 'linux'" in versions.oldest_versions()
 
 
 def test_both_distributions_and_the_classifiers_agree():

@@ -1,11 +1,17 @@
 """`gumtrace warm-up`: after it, nothing is left to compile."""
 
+import json
+import os
+import subprocess
+import sys
+
+import asked_kernels
 import pytest
 import torch
 
 from gumtrace import structures
 from gumtrace.cli import main, warm_up
-from gumtrace.kernels.cpu import cache
+from gumtrace.kernels.cpu import folders
 
 
 def test_every_structure_can_be_named():
@@ -13,14 +19,35 @@ def test_every_structure_can_be_named():
     assert made == set(structures.__all__)
 
 
+def python(*words, **environment):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, env=environment)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", warm_up.NAMES)
-def test_what_is_used_is_used_again_without_compiling(name, monkeypatch, capsys):
-    """All that a structure has runs on the small batch; a second time nothing asks to be compiled."""
-    assert main(["warm-up", name, "--dtype", "float32"]) == 0
-    assert f"[1/1] {name} float32" in capsys.readouterr().out
-    monkeypatch.setattr(cache.KernelCache, "load_overload", lambda *args: pytest.fail("a kernel was asked for"))
-    warm_up.use(warm_up.make(name, torch.float32))
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="each answer comes from a forked process")
+def test_nothing_that_a_user_needs_is_forgotten():
+    """Whether it is compiled or loaded here does not matter: which kernels are asked for does."""
+    lines = python(asked_kernels.__file__, *warm_up.NAMES).stdout.splitlines()
+    answers = {name: (set(ahead), set(used)) for name, ahead, used in map(json.loads, lines)}
+    assert set(answers) == set(warm_up.NAMES)
+    for name, (ahead, used) in answers.items():
+        assert len(used) >= 5, name
+        assert used <= ahead, f"{name}: warm-up forgets {sorted(used - ahead)}"
+
+
+@pytest.mark.slow
+def test_the_next_process_compiles_nothing(tmp_path):
+    """Both begin with nothing in the package's folder, and look for nothing in the user's."""
+    alone = "from gumtrace.kernels.cpu import folders; folders.HERE /= 'none'; folders._users = lambda: None;"
+    ahead = "from gumtrace.cli import main; main(['warm-up', 'BinaryTree', '--dtype', 'float32'])"
+    later = "import asked_kernels; asked_kernels.use('BinaryTree')"
+    first = python("-c", alone + ahead, GUMTRACE_CACHE_DIR=str(tmp_path))
+    assert "[1/1] BinaryTree float32" in first.stdout
+    assert "compiling the sampling kernels of BinaryTree" in first.stderr
+    before = sorted(tmp_path.rglob("*.kernel"))
+    assert python("-c", alone + later, GUMTRACE_CACHE_DIR=str(tmp_path)).stderr == ""
+    assert sorted(tmp_path.rglob("*.kernel")) == before
 
 
 def test_an_unknown_structure_is_one_line(capsys):
@@ -30,6 +57,6 @@ def test_an_unknown_structure_is_one_line(capsys):
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(monkeypatch, capsys):
-    monkeypatch.setattr(cache, "writable_folder", lambda: None)
+    monkeypatch.setattr(folders, "writable_folder", lambda: None)
     assert main(["warm-up", "Subset"]) == 1
     assert "set GUMTRACE_CACHE_DIR" in capsys.readouterr().err

@@ -29,8 +29,8 @@ def oldest_versions() -> list[str]:
     given = project()
     extras = given["optional-dependencies"]
     stated = [*given["dependencies"], *(each for name in ("cli", "plot", "pyro", "test") for each in extras[name])]
-    bounds = [re.match(r"([\w.-]+)>=([\w.]+)", requirement) for requirement in stated]
-    return [f"{bound[1]}=={bound[2]}" for bound in bounds if bound is not None]
+    bounds = [re.match(r"([\w.-]+)>=([\w.]+)[^;]*(;.*)?", requirement) for requirement in stated]
+    return [f"{bound[1]}=={bound[2]}{bound[3] or ''}" for bound in bounds if bound is not None]
 
 
 def pythons() -> list[str]:

@@ -11,7 +11,7 @@ import torch
 from numba import TypingError
 
 import gumtrace as gt
-from gumtrace.kernels import ops
+from gumtrace.kernels import backends, ops
 from gumtrace.kernels.backends import backend, own_kernel
 from gumtrace.kernels.cpu import formula, hooks, marginals, sampling, simd_math, subset_shift
 from gumtrace.kernels.geometry import MatchingGeometry, SubsetGeometry, flatten_geometry, unflatten_geometry
@@ -92,6 +92,25 @@ def test_other_devices_are_served_by_the_cpu():
     assert own_kernel("subset_shift", "cpu") is not None
     assert own_kernel("subset_shift", "mps") is None
     assert own_kernel("no such kernel", "cpu") is None
+
+
+@pytest.mark.parametrize("version", [None, "3.2.0", "2.3.1+git"])
+def test_cuda_without_a_triton_that_serves_is_as_other_devices(version, monkeypatch):
+    """Operators copy tensors to the CPU; the CPU's kernels of relaxations do not, so that torch's formulas serve."""
+    if version is None:
+        monkeypatch.setattr(backends, "find_spec", lambda name: None)
+    else:
+        monkeypatch.setattr(pytest.importorskip("triton"), "__version__", version)
+    backends.backend.cache_clear()
+    try:
+        assert backend("cuda") is backend("cpu")
+        kernels = ("subset_shift", "subset_weights", "subset_probs", "tree_marginals", "sinkhorn")
+        assert [own_kernel(name, "cuda") for name in kernels] == [None] * 5
+        assert None not in [own_kernel(name, "cpu") for name in kernels]
+        why = f"triton {version} is older than 3.3" if version else "triton is not installed"
+        assert f"tensors are copied there and back: {why}" in backends._cuda()
+    finally:
+        backends.backend.cache_clear()
 
 
 def test_racing_keys_of_a_trace():

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gumtrace.kernels.cpu import cache, formula, order
+from gumtrace.kernels.cpu import cache, folders, formula, order
 from gumtrace.kernels.cpu.jit import kernel
 
 SORT = """
@@ -25,10 +25,10 @@ print(sum(sort.stats.cache_misses.values()))
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
-    monkeypatch.setattr(cache, "HERE", tmp_path / "package")
+    monkeypatch.setenv(folders.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(folders, "HERE", tmp_path / "package")
     monkeypatch.setattr(cache, "_announced", set())
-    return tmp_path / cache.NAME
+    return tmp_path / folders.NAME
 
 
 def sort(misses):
@@ -39,7 +39,7 @@ def sort(misses):
 
 
 def start(code, folder, *options, stdin=False, **environment):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), cache.VARIABLE: str(folder), **environment}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), folders.VARIABLE: str(folder), **environment}
     pipe = subprocess.PIPE
     command = [sys.executable, *options, "-c", code]
     return subprocess.Popen(
@@ -115,27 +115,27 @@ def test_a_cache_that_cannot_be_written_is_read(folder, monkeypatch, capfd):
     """As another user's: root's, from when an image was built."""
     sort(misses=1)
     capfd.readouterr()
-    monkeypatch.setattr(cache.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(folders.os, "access", lambda path, mode: False)
     sort(misses=0)
     assert capfd.readouterr().err == ""
 
 
 def test_where_nothing_can_be_written_it_is_said(folder, monkeypatch, capfd):
-    monkeypatch.setattr(cache.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(folders.os, "access", lambda path, mode: False)
     sort(misses=1)
-    assert f"not kept: set {cache.VARIABLE} to a folder that can be written" in capfd.readouterr().err
+    assert f"not kept: set {folders.VARIABLE} to a folder that can be written" in capfd.readouterr().err
     assert not list(folder.glob("*"))
 
 
 def test_folders_in_order(folder, monkeypatch):
-    monkeypatch.setattr(cache, "_users", lambda: Path("users"))
-    assert [path.parent for path in cache.folders()] == [
+    monkeypatch.setattr(folders, "_users", lambda: Path("users"))
+    assert [path.parent for path in folders.folders()] == [
         folder.parent,
-        cache.HERE / "__pycache__",
+        folders.HERE / "__pycache__",
         Path("users"),
     ]
-    monkeypatch.delenv(cache.VARIABLE)
-    assert cache.folders()[0].parent == cache.HERE / "__pycache__"
+    monkeypatch.delenv(folders.VARIABLE)
+    assert folders.folders()[0].parent == folders.HERE / "__pycache__"
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_waiting_has_an_end(tmp_path, monkeypatch):
             time.sleep(0.1)
         for path in tmp_path.glob("*/*.kernel"):
             path.unlink()
-        monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
-        monkeypatch.setattr(cache, "HERE", tmp_path / "package")
+        monkeypatch.setenv(folders.VARIABLE, str(tmp_path))
+        monkeypatch.setattr(folders, "HERE", tmp_path / "package")
         monkeypatch.setattr(cache, "PATIENCE", 0.5)
         sort(misses=1)
     finally:
@@ -225,10 +225,10 @@ def test_kernels_of_old_versions_are_removed_and_nothing_else(folder):
 
 def test_compiled_code_is_named_by_all_sources():
     """Numba alone would keep a function compiled with an old version of what it calls."""
-    names = {path.name for path in cache.SOURCES}
+    names = {path.name for path in folders.SOURCES}
     assert {"geometry.py", "jit.py", "subset.py", "formula.py", "simd_math.py", "arrays.py"} <= names
     assert isinstance(formula.log_prob._cache, cache.KernelCache)
-    assert re.fullmatch("gumtrace-[0-9a-f]{16}", cache.NAME)
+    assert re.fullmatch("gumtrace-[0-9a-f]{16}", folders.NAME)
 
 
 def test_a_part_of_kernels_cannot_be_called_from_python():

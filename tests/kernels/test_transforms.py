@@ -195,6 +195,8 @@ FORWARD = {
 @pytest.mark.parametrize("of", [log_prob_of, noise_of])
 @pytest.mark.parametrize("way", FORWARD)
 def test_forward_mode_is_refused(way, of, device):
+    if way == "compiled jvp" and of is noise_of and torch.__version__.startswith("2.5."):
+        pytest.skip("the compiler of torch 2.5 stops at an assertion of its own before it comes to the operator")
     x = logits(3, device=device)
     f = of(MAKE["tree"], MAKE["tree"](x).sample_trace())
     with pytest.raises(NotImplementedError, match="forward-mode"):

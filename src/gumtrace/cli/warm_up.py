@@ -36,7 +36,7 @@ def _name(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gumtrace.kernels.cpu.cache import VARIABLE, writable_folder
+    from gumtrace.kernels.cpu.folders import VARIABLE, writable_folder
 
     folder = writable_folder()
     if folder is None:

@@ -16,14 +16,26 @@ from types import ModuleType
 import torch
 
 _MODULES = {"cpu": "gumtrace.kernels.cpu.ops", "cuda": "gumtrace.kernels.cuda.ops"}
+TRITON = (3, 3)  # the oldest version that has all that the kernels use
 
 
 @cache
 def backend(device_type: str) -> ModuleType:
     """The module of kernels for tensors on such a device."""
-    if device_type not in _MODULES or (device_type == "cuda" and find_spec("triton") is None):
+    if device_type not in _MODULES or (device_type == "cuda" and _no_triton()):
         device_type = "cpu"  # and `gumtrace.backends()` reports it
     return import_module(_MODULES[device_type])
+
+
+def _no_triton() -> str:
+    """Why Triton cannot serve CUDA; empty if it can."""
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    import triton
+
+    if tuple(map(int, triton.__version__.split(".")[:2])) < TRITON:
+        return f"triton {triton.__version__} is older than {'.'.join(map(str, TRITON))}, which comes with torch 2.7"
+    return ""
 
 
 def own_backends() -> list[str]:
@@ -33,7 +45,9 @@ def own_backends() -> list[str]:
 
 def own_kernel(name: str, device_type: str) -> Callable | None:
     """The device's own kernel of this name. For relaxations, whose formula in torch serves the other devices."""
-    return getattr(backend(device_type), name, None) if device_type in _MODULES else None
+    if device_type != "cpu" and backend(device_type) is backend("cpu"):
+        return None
+    return getattr(backend(device_type), name, None)
 
 
 def backends() -> dict[str, str]:
@@ -55,10 +69,10 @@ def backends() -> dict[str, str]:
 
 
 def _cuda() -> str:
-    try:
-        import triton
-    except ImportError:
-        return "numba on the cpu, tensors are copied there and back: triton is not installed"
+    if problem := _no_triton():
+        return f"numba on the cpu, tensors are copied there and back: {problem}"
+    import triton
+
     if not _has_compiler():
         return (
             f"triton {triton.__version__}, which builds its launchers with a C compiler and finds none (CC, gcc or "

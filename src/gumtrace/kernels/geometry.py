@@ -153,7 +153,7 @@ Geometry = (
     | BatchedSpanningTreeGeometry
 )
 _CLASSES = Geometry.__args__  # in the order of their codes
-GivenByEdges = SparseSpanningTreeGeometry | BatchedSpanningTreeGeometry
+GivenByEdges = SparseSpanningTreeGeometry, BatchedSpanningTreeGeometry  # torch.compile of torch 2.5 knows no unions
 
 
 def subset(d: int, k: int) -> SubsetGeometry:

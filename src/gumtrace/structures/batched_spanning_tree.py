@@ -231,7 +231,7 @@ def _join(edge_index: Sequence[Tensor], num_nodes: Any, batch: Any) -> Graphs:
 
 def _joined(name: str, x: Any, counts: Tensor) -> Any:
     """One tensor over the edges of all graphs, where a list has one for each, of as many edges as it has."""
-    if not isinstance(x, list | tuple):
+    if not isinstance(x, (list, tuple)):
         return x
     if len(x) != len(counts):
         raise ValueError(f"BatchedSpanningTree: {len(x)} {name} in a list do not fit {len(counts)} graphs")

@@ -112,7 +112,8 @@ def _kind_of(x) -> str:
 
 
 def broadcasts(shape: torch.Size, to: torch.Size) -> bool:
-    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
+    last = to[len(to) - len(shape) :]  # of the same length: torch.compile of torch 2.5 takes no other in zip
+    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape, last, strict=True))
 
 
 def agree(a: Tensor, b: Tensor) -> bool:

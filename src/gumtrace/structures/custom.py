@@ -88,9 +88,9 @@ class Custom(Structure):
         lengths=None,
         validate_args=None,
     ):
-        several = isinstance(algorithm, list | tuple)
+        several = isinstance(algorithm, (list, tuple))
         self.algorithm = algorithm
-        self._algorithms = checked_algorithms(algorithm if isinstance(algorithm, list | tuple) else [algorithm])
+        self._algorithms = checked_algorithms(algorithm if isinstance(algorithm, (list, tuple)) else [algorithm])
         self._unchecked = True  # whether its hooks are repeatable: once on the logits, and once on noise
         if event_dim is None:
             event_dim = logits.dim() - several if torch.is_tensor(logits) else 0

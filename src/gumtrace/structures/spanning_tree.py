@@ -71,7 +71,7 @@ class SpanningTree(Structure):
         """The spanning trees of a sparse graph, a `SparseSpanningTree`; or of several graphs, a
         `BatchedSpanningTree`, if there is `batch` or a list of edges."""
         one, several = cls._given_by_edges()
-        if batch is not None or isinstance(edge_index, list | tuple):
+        if batch is not None or isinstance(edge_index, (list, tuple)):
             if lengths is not None:
                 raise ValueError("SpanningTree: graphs of a batch have their own numbers of nodes, and no lengths")
             return several(

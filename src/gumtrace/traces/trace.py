@@ -1,7 +1,7 @@
 """A trace: the decisions of an algorithm, in as few integers as determine them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -140,11 +140,11 @@ class Trace:
 
     def to(self, device: torch.device | str) -> "Trace":
         """The same trace on another device."""
-        return replace(self, choices=self.choices.to(device), links=self.links.to(device), owner=None)
+        return Trace(self.layout, self.choices.to(device), self.links.to(device))
 
     def clone(self) -> "Trace":
         """A copy: what is written into it leaves this one as it is."""
-        return replace(self, choices=self.choices.clone(), links=self.links.clone())
+        return Trace(self.layout, self.choices.clone(), self.links.clone(), self.owner)
 
     def __getitem__(self, index) -> "Trace":
         """`trace[i]`: some of the sample and batch dimensions, indexed as a tensor's.
@@ -160,7 +160,7 @@ class Trace:
         if not any(i is Ellipsis for i in index):
             index = (*index, ...)
         choices, links = (x[(*index, slice(None))] for x in (self.choices, self.links))
-        return replace(self, choices=choices, links=links, owner=None)
+        return Trace(self.layout, choices, links)
 
     def __len__(self) -> int:
         """`len(trace)`: the size of the first sample or batch dimension."""

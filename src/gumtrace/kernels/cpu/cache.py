@@ -4,7 +4,8 @@
 
 They are read from the first folder that has them, and written to the first that can be written: GUMTRACE_CACHE_DIR if
 it is set, the folder of this package (so that what was compiled while an image was built serves every user of it), the
-user's cache folder. Of several processes that need a kernel at once, one compiles it and the others wait.
+user's cache folder. `folders.py` says which of them are trusted. Of several processes that need a kernel at once, one
+compiles it and the others wait.
 
 Numba's own cache keeps a function until its own file changes, although it contains code of the functions it calls:
 after an upgrade of the package it would run a mixture of old and new.
@@ -17,8 +18,7 @@ import re
 import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,17 +28,13 @@ import numba
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-import gumtrace
+from gumtrace.kernels.cpu.folders import VARIABLE, folders, read, silenced, writable_folder, writable_folders
 
 try:
     import fcntl
 except ImportError:  # Windows: each process compiles for itself
     fcntl = None
 
-VARIABLE = "GUMTRACE_CACHE_DIR"
-HERE = Path(__file__).parent
-UNCOMPILED = ("cache.py", "threads.py")
-SOURCES = [HERE.parent / "geometry.py", *sorted(path for path in HERE.glob("*.py") if path.name not in UNCOMPILED)]
 VERSIONS = (numba.__version__, llvmlite.__version__, sys.implementation.cache_tag, getattr(sys, "abiflags", ""))
 KEPT = 3  # of compiled versions of the package in one folder, this one included
 DIGEST = 32
@@ -58,49 +54,6 @@ RELAXED = "relaxation", 5
 
 _announced: set[tuple[str, str]] = set()
 _compiler: dict[Path, int] = {}  # folders in which this process is the first to compile, each with its open lock
-
-
-def _stamp() -> str:
-    """A hash of all that is compiled; of the version, where there are no source files."""
-    try:
-        sources = b"\0".join(path.read_bytes() for path in SOURCES)
-    except OSError:
-        sources = gumtrace.__version__.encode()
-    return hashlib.sha256(sources).hexdigest()[:16]
-
-
-NAME = f"gumtrace-{_stamp()}"
-
-
-def folders() -> list[Path]:
-    """Where kernels may be, in the order of preference."""
-    own = os.environ.get(VARIABLE)
-    return [Path(path) / NAME for path in (own, HERE / "__pycache__", _users()) if path]
-
-
-def _users() -> Path | None:
-    """The user's cache folder; None if there is no home."""
-    base = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-    if base:
-        return Path(base) / "gumtrace"
-    with suppress(RuntimeError):
-        return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "gumtrace"
-    return None
-
-
-def writable_folders() -> Iterator[Path]:
-    """Those of `folders` that can be written. One that is not there is made when its turn comes."""
-    for folder in folders():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
-            yield folder
-
-
-def writable_folder() -> Path | None:
-    return next(writable_folders(), None)
 
 
 class KernelCache:
@@ -172,7 +125,7 @@ class KernelCache:
         geometries = [kind.instance_class.__name__ for kind in signature if hasattr(kind, "instance_class")]
         what = f" of {geometries[0].removesuffix('Geometry')}" if geometries else ""
         part, seconds = KINDS.get(self.module, RELAXED)
-        if (what, part) in _announced or _silenced():
+        if (what, part) in _announced or silenced():
             return
         _announced.add((what, part))
         folder = writable_folder()
@@ -232,9 +185,8 @@ def _wait_for(path: Path, seconds: float) -> None:
 
 def _load(name: str, target_context: Any) -> CompileResult | None:
     for folder in folders():
-        try:
-            data = (folder / name).read_bytes()
-        except OSError:
+        data = read(folder, name)
+        if data is None:
             continue
         if hashlib.sha256(data[DIGEST:]).digest() == data[:DIGEST]:  # else damaged: compile it again
             with suppress(OSError):
@@ -270,11 +222,3 @@ def _remove_old(folder: Path) -> None:
                 if file.suffix in (".kernel", ".lock", ".part"):
                     file.unlink()
             path.rmdir()
-
-
-def _silenced() -> bool:
-    """Whether the first filter that a warning of ours would meet ignores it."""
-    for action, message, category, module, _ in warnings.filters:
-        if message is None and module is None and issubclass(UserWarning, category):
-            return action == "ignore"
-    return False

@@ -55,8 +55,6 @@ class _PartLibrary(JITCodeLibrary):
 
     def finalize(self) -> None:
         self._raise_if_finalized()
-        for library in self._linking_libraries:
-            self._reload_init.update(library._reload_init)
         for function in self._final_module.functions:
             if not function.is_declaration and function.linkage == Linkage.external:
                 function.linkage = "linkonce_odr"  # may be linked several times, and is left out where it was inlined

@@ -10,7 +10,6 @@ MINIMA = tl.constexpr(1)  # and of a decision's minimum; further attempts take t
 
 
 ROUNDS = tl.constexpr(7)  # the fewest with which Philox-2x32 passes BigCrush (Salmon et al. 2011, table 2)
-PTX = tl.constexpr(not triton.knobs.runtime.interpret and torch.version.hip is None)  # known to NVIDIA's alone
 
 
 @triton.jit
@@ -21,6 +20,10 @@ def philox(key, c0, c1, rounds: tl.constexpr = ROUNDS):
         c1, c0 = c0 * 0xD256D193, high ^ key ^ c1
         key += 0x9E3779B9
     return c0, c1
+
+
+# Known to NVIDIA's GPUs alone, and not to Triton's interpreter.
+PTX = tl.constexpr(isinstance(philox, triton.JITFunction) and torch.version.hip is None)
 
 
 @triton.jit
