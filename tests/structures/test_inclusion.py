@@ -47,6 +47,21 @@ def test_they_are_those_of_all_subsets(d, k, scale):
     torch.testing.assert_close(gt.Subset(x.float(), k).mean.double(), enumerated(x.float().double(), k), **FLOAT32)
 
 
+def test_expanded_items_are_computed_once(monkeypatch):
+    """With the gradients that copies of them have."""
+    rows, real = [], inclusion._probs
+    monkeypatch.setattr(inclusion, "_probs", lambda y, *args: rows.append(len(y)) or real(y, *args))
+    x, v = randn(3, 1, 6), randn(3, 5, 6, seed=3)
+    found = []
+    for expanded in (lambda x: x.expand(3, 5, 6), lambda x: x.repeat(1, 5, 1)):
+        leaf = x.clone().requires_grad_()
+        mean = gt.Subset(expanded(leaf), 2).mean
+        assert mean.shape == (3, 5, 6)
+        found.append((mean, *torch.autograd.grad(mean, leaf, v)))
+    torch.testing.assert_close(*found)
+    assert rows == [3, 15]
+
+
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("gap", [2.0, 5.0, 12.0, 25.0, 35.0, 45.0])
 @pytest.mark.parametrize("fast", [1, 2, 3, 4, 5])

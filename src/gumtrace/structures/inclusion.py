@@ -50,8 +50,10 @@ def inclusion_probs(logits: Tensor, k: Tensor, most: int) -> Tensor:
     """
     if logits.numel() * most == 0:
         return torch.where(logits.isnan(), logits, 0.0)  # zeros, in the graph
+    shape, k = logits.shape, k.expand(logits.shape[:-1])
+    logits, k = _once(logits, k)
     x, racing = (part.reshape(-1, logits.shape[-1]) for part in precise(logits))  # (N, d)
-    k, count = k.expand(logits.shape[:-1]).reshape(-1), racing.sum(-1)  # (N,)
+    k, count = k.reshape(-1), racing.sum(-1)  # (N,)
     sure = torch.where(racing & (k >= count)[:, None], 1.0, 0.0).to(x.dtype)
     is_open = (k > 0) & (k < count)  # some keys are chosen, and not all: the others get numbers that do no harm
     x, k, count = torch.where(is_open[:, None], x, 0.0), torch.where(is_open, k, 1), count.clamp(min=2)
@@ -60,7 +62,17 @@ def inclusion_probs(logits: Tensor, k: Tensor, most: int) -> Tensor:
         pivot, shift, width = _interval(x, count, k, most, drop)
     probs = _probs(x - pivot + shift, width, k, most, _rule(_points(most, logits.dtype), drop, x))
     probs = torch.where(is_open[:, None] & racing, probs, sure)
-    return probs.reshape(logits.shape).to(logits.dtype)
+    return probs.reshape(logits.shape).to(logits.dtype).expand(shape)
+
+
+def _once(logits: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Without the repetitions of items that were expanded, as those of one structure for a whole batch are."""
+    if is_traced([logits, k]):
+        return logits, k
+    for dim in range(k.dim()):
+        if logits.stride(dim) == 0 and k.stride(dim) == 0:
+            logits, k = logits.narrow(dim, 0, 1), k.narrow(dim, 0, 1)
+    return logits, k
 
 
 def _points(most: int, dtype: torch.dtype) -> int:
