@@ -107,6 +107,13 @@ def test_the_step_adapts_to_each_of_an_items_structures():
     assert (found != 0).sum(-1).double().mean().item() == pytest.approx(TARGET, rel=0.2)
 
 
+def test_losses_that_are_not_finite_leave_the_step_as_it_is():
+    estimator = E.IMLE(adaptive=True)
+    dist = gt.Subset(randn(3, 6).requires_grad_(), 2, validate_args=False)
+    estimator(dist, lambda x: x.sum(-1) * torch.nan)
+    assert (estimator.factor, estimator.changed) == (1.0, TARGET)
+
+
 def test_the_factor_is_that_of_a_checkpoint():
     first = adapted(E.IMLE(adaptive=True), 1.0, calls=50)
     second = E.IMLE(adaptive=True)

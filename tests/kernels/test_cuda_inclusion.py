@@ -28,7 +28,7 @@ def poisoned(monkeypatch):
 def by_triton(monkeypatch):
     """Where there is no GPU, in place of the CPU's own kernels."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(inclusion, "own_kernel", lambda name, _: getattr(kernels, name))
+        monkeypatch.setattr(inclusion, "own_kernel", lambda name, _: getattr(kernels, name, None))
 
 
 def mean_and_slope(x, k, v, device="cpu"):
@@ -50,6 +50,15 @@ def test_as_on_the_cpu(scale, turns, request, monkeypatch):
         monkeypatch.setattr(kernels, "SCRATCH", 2 * 7 * 6 * 96)
     for ours, theirs in zip(mean_and_slope(x, k, v, DEVICE), expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-14, rtol=1e-12)
+
+
+def test_items_that_would_not_fit_into_memory_are_left_to_torch(by_triton, monkeypatch):
+    assert kernels.subset_probs_serves(784, 50, 48)
+    assert not kernels.subset_probs_serves(10**5, 100, 48)
+    monkeypatch.setattr(kernels, "SCRATCH", 1)
+    monkeypatch.setattr(inclusion._Kernel, "apply", lambda *_: pytest.fail("the kernel was asked"))
+    x = torch.zeros(2, 5, dtype=torch.float64, device=DEVICE)
+    torch.testing.assert_close(gt.Subset(x, 2).mean, torch.full_like(x, 0.4))
 
 
 @pytest.mark.usefixtures("by_triton")

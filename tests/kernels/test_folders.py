@@ -176,3 +176,43 @@ def test_the_users_own_folder_keeps_to_the_umask(given, tmp_path, monkeypatch):
         os.umask(before)
     for path in (tmp_path / "users", tmp_path / "users" / folders.NAME):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_a_pipe_or_a_link_is_no_kernel(given):
+    """A pipe would keep the process waiting for ever, and a link would load a file of another folder."""
+    given.mkdir(parents=True)
+    (given.parent / "elsewhere").write_bytes(b"code")
+    os.mkfifo(given / "pipe")
+    (given / "link").symlink_to(given.parent / "elsewhere")
+    (given / "file").write_bytes(b"code")
+    assert [folders.read(given, name) for name in ("pipe", "link", "file")] == [None, None, b"code"]
+    (given.parent / "other").symlink_to(given)
+    assert folders.read(given.parent / "other", "file") is None
+    assert folders.read(given.parent / "missing", "file") is None
+
+
+def test_old_versions_are_not_removed_through_links(given, tmp_path):
+    """In /tmp anybody can make a link that is called as the folder of an old version is."""
+    target = tmp_path / "somebody's project"
+    target.mkdir()
+    (target / "uv.lock").touch()
+    given.mkdir(parents=True)
+    for number in range(cache.KEPT + 2):
+        (given.parent / f"gumtrace-{number:016x}").symlink_to(target)
+    old = given.parent / f"gumtrace-{99:016x}"
+    old.mkdir()
+    (old / "a.kernel").touch()
+    os.utime(old, (0, 0))
+    cache._remove_old(given)
+    assert (target / "uv.lock").exists()
+    assert not old.exists()
+
+
+def test_old_versions_of_others_are_kept(given, give_away):
+    others = [given.parent / f"gumtrace-{number:016x}" for number in range(cache.KEPT + 1)]
+    for folder in (given, *others):
+        folder.mkdir(parents=True)
+        (folder / "a.kernel").touch()
+    give_away(*others)
+    cache._remove_old(given)
+    assert all((folder / "a.kernel").exists() for folder in others)

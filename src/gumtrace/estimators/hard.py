@@ -108,7 +108,8 @@ class IMLE(Estimator):
         total = finite.sum()
         mean = torch.where(finite, changed, 0.0).sum() / total.clamp(min=1)
         self.changed.copy_(torch.where(total > 0, FORGET * self.changed + (1 - FORGET) * mean, self.changed))
-        self.factor.mul_(torch.where(self.changed < TARGET, PACE, 1 / PACE)).clamp_(1e-6, 1e6)
+        pace = torch.where(self.changed < TARGET, PACE, 1 / PACE)
+        self.factor.mul_(torch.where(total > 0, pace, 1.0)).clamp_(1e-6, 1e6)
 
 
 class MarginalStraightThrough(Estimator):

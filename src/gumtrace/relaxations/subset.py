@@ -51,6 +51,7 @@ def relax_subset(u: Tensor, k: int | Tensor, kind: str = "expfamily") -> Tensor:
         return u.clone()
     rows = u.reshape(-1, u.shape[-1])  # (B, d)
     if kind == "expfamily":
+        sizes = sizes.minimum((rows > -torch.inf).sum(-1))  # the quadrature knows no subset of more keys than there are
         x = expfamily.marginals(_Coins.apply(rows, sizes, largest), sizes, smallest, largest)  # type: ignore[arg-type]
     else:
         x = _Separable.apply(rows, sizes, largest, kind)

@@ -135,9 +135,17 @@ def _interval(x: Tensor, count: Tensor, k: Tensor, most: int, drop: float) -> tu
 
 def _probs(y: Tensor, width: Tensor, k: Tensor, most: int, rule: Rule) -> Tensor:
     """The integrals (N, d) over an interval (N,) around 0 of log-times, for logits y (N, d)."""
-    if not is_traced([y]) and own_kernel("subset_probs", y.device.type) is not None:
+    if not is_traced([y]) and _served(y, most, rule):
         return _Kernel.apply(y, width, k, most, rule)  # type: ignore[return-value]
     return _by_parts(y, width, k, most, rule)
+
+
+def _served(y: Tensor, most: int, rule: Rule) -> bool:
+    """Whether the device has kernels for such items."""
+    if own_kernel("subset_probs", y.device.type) is None:
+        return False
+    serves = own_kernel("subset_probs_serves", y.device.type)  # none: all of them
+    return serves is None or serves(y.shape[-1], most, len(rule.places))
 
 
 def _by_parts(y: Tensor, width: Tensor, k: Tensor, most: int, rule: Rule) -> Tensor:

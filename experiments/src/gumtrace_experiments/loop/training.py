@@ -63,6 +63,8 @@ def train_all(
 ) -> list[dict[str, Any]]:
     """As `train`, runs of different settings side by side, each with its folder. Data and precision are those of the
     first: they must be the same for all."""
+    if not settings:
+        return []
     first = settings[0][0]
     _check_shared(experiment, [config for config, _ in settings])
     workers = Workers(torch.device(device))
@@ -99,8 +101,11 @@ def _check_shared(experiment: type[Experiment], configs: list[Config]) -> None:
     if names is None:
         names = tuple(name for name in configs[0].to_dict() if name != "seed")
     for name in ("precision", *names):
-        if len(found := {getattr(config, name) for config in configs}) > 1:
-            raise ValueError(f"runs side by side share their data and precision, but {name} differs: {found}")
+        first = getattr(configs[0], name)
+        if other := [value for config in configs if (value := getattr(config, name)) != first]:
+            raise ValueError(
+                f"runs side by side share their data and precision, but {name} differs: {first!r}, {other[0]!r}"
+            )
 
 
 def about_machine(device: torch.device) -> dict[str, Any]:

@@ -28,7 +28,7 @@ import numba
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-from gumtrace.kernels.cpu.folders import VARIABLE, folders, read, silenced, writable_folder, writable_folders
+from gumtrace.kernels.cpu.folders import VARIABLE, folders, read, remove, silenced, writable_folder, writable_folders
 
 try:
     import fcntl
@@ -214,11 +214,11 @@ def _write(path: Path, data: bytes) -> bool:
 
 def _remove_old(folder: Path) -> None:
     """Remove the kernels of all versions of the package but those used last."""
+    if os.name == "nt":  # which has no descriptors of folders
+        return
     with suppress(OSError):  # another process may do the same
         others = [path for path in folder.parent.iterdir() if re.fullmatch("gumtrace-[0-9a-f]{16}", path.name)]
-        others = sorted((path for path in others if path != folder), key=lambda path: -path.stat().st_mtime)
+        others = sorted((path for path in others if path != folder), key=lambda path: -path.lstat().st_mtime)
         for path in others[KEPT - 1 :]:
-            for file in path.iterdir():
-                if file.suffix in (".kernel", ".lock", ".part"):
-                    file.unlink()
-            path.rmdir()
+            with suppress(OSError):  # it is a link, or holds something else
+                remove(path, (".kernel", ".lock", ".part"))

@@ -12,7 +12,7 @@ import stat
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import gumtrace
@@ -80,20 +80,47 @@ def _make(folder: Path, for_all: bool) -> None:
         _make(folder.parent, for_all)
     with suppress(FileExistsError):  # another process has made it just now
         folder.mkdir(0o755)
-        if for_all:
-            folder.chmod(0o755)
+        if for_all and os.name != "nt":
+            with opened(folder) as directory:
+                os.fchmod(directory, 0o755)
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[int]:
+    """A folder that is no link, as a descriptor: what is done through it is done there, whoever moves it meanwhile."""
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield directory
+    finally:
+        os.close(directory)
 
 
 def read(folder: Path, name: str) -> bytes | None:
     """A file of compiled code; None if there is none, or if another user may have written it, which is reported."""
     try:
-        descriptor = os.open(folder / name, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        if os.name == "nt":
+            return (folder / name).read_bytes()
+        with opened(folder) as directory:
+            # A pipe of that name would keep us waiting, and a link is somebody's other file.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with open(os.open(name, flags, dir_fd=directory), "rb") as file:
+                status = os.fstat(file.fileno())
+                ours = trusted(folder, os.fstat(directory)) and trusted(folder / name, status)
+                return file.read() if ours and stat.S_ISREG(status.st_mode) else None
     except OSError:
         return None
-    with open(descriptor, "rb") as file:
-        if trusted(folder, folder.stat()) and trusted(folder / name, os.fstat(descriptor)):
-            return file.read()
-    return None
+
+
+def remove(folder: Path, suffixes: tuple[str, ...]) -> None:
+    """Remove the files that end so, and the folder if it is empty then; nothing, if it is a link or another user's."""
+    with opened(folder) as directory:
+        status = os.fstat(directory)
+        if status.st_uid != os.geteuid() or not trusted(folder, status):
+            return
+        for name in os.listdir(directory):
+            if name.endswith(suffixes):
+                os.unlink(name, dir_fd=directory)
+    folder.rmdir()
 
 
 def trusted(path: Path, status: os.stat_result) -> bool:

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 LANES = 64  # of a program
-SCRATCH = 2**28  # numbers in memory at once: items take turns where they need more
+SCRATCH = 2**27  # numbers in memory at once, 1 GiB: items take turns where they need more
 
 
 @triton.jit
@@ -129,6 +129,11 @@ def _pairs(
         tl.store(out + j * total + lane, step * u * q * share, mask=inside)
 
 
+def subset_probs_serves(keys: int, most: int, points: int) -> bool:
+    """Whether the states of an item fit into memory, in both directions."""
+    return 2 * keys * (most + 1) * points <= SCRATCH
+
+
 # As functions of tensors, under the names and with the arguments of the CPU's ------------------------
 
 
@@ -158,7 +163,7 @@ def subset_pairs(y: Tensor, width: Tensor, k: Tensor, most: int, places: Tensor,
 
 def _turns(y: Tensor, width: Tensor, k: Tensor, states: int, points: int):
     """Items, so many at a time that their states fit."""
-    rows = max(1, SCRATCH // (y.shape[1] * states * points))
+    rows = max(1, SCRATCH // (y.shape[1] * (states + 2) * points))  # with what is summed up in the end
     return zip(*(x.contiguous().split(rows) for x in (y, width, k)), strict=True)
 
 

@@ -21,6 +21,7 @@ from gumtrace.kernels.cuda import (
 )
 from gumtrace.kernels.cuda.inclusion import subset_pairs as subset_pairs  # of the functions here
 from gumtrace.kernels.cuda.inclusion import subset_probs as subset_probs
+from gumtrace.kernels.cuda.inclusion import subset_probs_serves as subset_probs_serves
 from gumtrace.kernels.cuda.indicator import indicator as indicator
 from gumtrace.kernels.cuda.soft_subset import subset_covariance as subset_covariance
 from gumtrace.kernels.cuda.soft_subset import subset_marginals as subset_marginals
