@@ -25,8 +25,8 @@ test: $(VENV)/.dev ## lint, format check, type check, tests
 test-fast: $(VENV)/.dev ## the quick half of the tests of every part: three minutes
 	$(BIN)/pytest -n 2 -m "not slow"
 
-test-full: $(VENV)/.dev ## the tests with a million draws where `make test` makes 20 000: half an hour
-	GUMTRACE_DRAWS=1000000 $(BIN)/pytest tests/traces/test_conditional.py -k round_trip
+test-full: $(VENV)/.dev ## the tests with a million draws where `make test` makes 20 000, and warm-up of all structures: half an hour
+	GUMTRACE_DRAWS=1000000 $(BIN)/pytest tests/traces/test_conditional.py tests/cli/test_cli_warm_up.py -k "round_trip or forgotten"
 
 test-versions: ## the fast tests with the oldest and the newest versions of what the library needs, each in a fresh environment
 	$(PYTHON) tests/helpers/versions.py

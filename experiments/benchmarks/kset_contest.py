@@ -154,7 +154,7 @@ class Contest:
             clocked = partial(clock, self.kind, config, data, self.device)
             lengths = ("iterations", "evaluate_every")  # an update of a longer run takes as long
             settings = {name: value for name, value in setting(config).items() if name not in lengths}
-            about = {"experiment": self.kind.name, "setting": settings}
+            about = {"experiment": self.kind.name, "setting": settings, "device": machine(self.device)["device"]}
             with self._survive(estimator):
                 Found(RESULTS).add(
                     "updates", about, lambda clocked=clocked: {"ms": clocked(), "machine": machine(self.device)}
@@ -164,9 +164,15 @@ class Contest:
         for start in range(0, len(self.estimators), self.beside):
             chosen = self.estimators[start : start + self.beside]
             runs = [(self.config(e).replace(seed=s), self.folder(e) / f"seed-{s}") for e in chosen for s in self.seeds]
-            with self._survive(", ".join(chosen)):
-                graph = self.device.type == "cuda"
-                train_all(self.kind, runs, device=self.device, data=self.data, graph=graph)
+            try:
+                self._train(runs)
+            except torch.OutOfMemoryError:  # of all at once: perhaps not of each alone
+                for estimator in chosen:
+                    with self._survive(estimator):
+                        self._train([run for run in runs if run[0].estimator == estimator])
+
+    def _train(self, runs: list[tuple[Config, Path]]) -> None:
+        train_all(self.kind, runs, device=self.device, data=self.data, graph=self.device.type == "cuda")
 
     def measure(self) -> None:
         """Gradients at the best model. Records the runs."""
@@ -178,7 +184,8 @@ class Contest:
         path = folders[best.config["estimator"]] / f"seed-{best.seed}"
         model = restore(path, self.device, self.data, experiment=self.kind)
         about = {"experiment": self.kind.name, "setting": best.setting, "seed": best.seed, "estimators": rivals()}
-        measured = partial(gradients_at, model, rivals(), SETTINGS, replicates=self.replicates)
+        configs = {name: self.config(name) for name in rivals()}
+        measured = partial(gradients_at, model, configs, replicates=self.replicates)
         Found(RESULTS).add("gradients", about, lambda: {"machine": machine(self.device), **measured()})
         suffix = "-short" if self.short else ""
         save(ROOT / "results" / self.kind.name / f"{self.task}{suffix}.jsonl", runs)

@@ -6,7 +6,7 @@ its own standard error is part of what chance alone would give.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gumtrace.diagnostics import gradient_statistics
 from gumtrace.estimators import ESTIMATORS, TraceREINFORCE
+from gumtrace_experiments.config import Config
 from gumtrace_experiments.kset.neighbours import Neighbours
 from gumtrace_experiments.kset.task import Problem, Task
 
@@ -26,14 +27,13 @@ _CHUNK = 400  # values of the structure an item in memory
 
 def gradients_at(
     model: Task,
-    estimators: Sequence[str],
-    settings: Mapping[str, Mapping[str, Any]],
+    configs: Mapping[str, Config],
     *,
     items: int = ITEMS,
     replicates: int = 500,
 ) -> dict[str, Any]:
-    """`size`: the root mean square of the true gradient to a logit. Of each estimator, at equal calls: std, bias, and
-    what chance alone would give for the bias."""
+    """`size`: the root mean square of the true gradient to a logit. Of each estimator, with the settings of its config
+    and at equal calls: std, bias, and what chance alone would give for the bias."""
     model.eval()
     device = model.data.train.labels.device
     generator = torch.Generator(device).manual_seed(0)
@@ -41,9 +41,9 @@ def gradients_at(
         problem = model.problem(torch.arange(items, device=device), generator)
     target, error = _target(model, problem, LONG * replicates, generator)
     rows = []
-    for name in estimators:
+    for name, config in configs.items():
         samples = max(1, CALLS // ESTIMATORS[name].calls_per_sample)
-        config = model.config.replace(estimator=name, samples=samples, **settings.get(name, {}))
+        config = config.replace(samples=samples)
         estimator = type(model).build(config, model.data, device).estimator
         (found,) = gradient_statistics(
             {name: estimator},

@@ -26,14 +26,16 @@ def equal_time(name: str, found: dict[str, Any], runs: list[Record]) -> str:
     parts = []
     for key in dict.fromkeys(choice.block.key for choice in shown):
         same = [choice for choice in shown if choice.block.key == key and choice.group.finished]
-        clocked = [(choice, _of(choice.group.setting, times)) for choice in same]
+        clocked = [(choice, _of(choice, times)) for choice in same]
         parts.append(_equal_time(clocked, column, kind.selection_metric))
     return "\n".join(parts)
 
 
-def _of(setting: dict[str, Any], times: list[dict[str, Any]]) -> dict[str, Any]:
-    """The record of a setting, which may be older than some of its fields."""
-    return next(record for record in times if record["setting"].items() <= setting.items())
+def _of(choice: Choice, times: list[dict[str, Any]]) -> dict[str, Any]:
+    """The record of a setting, which may be older than some of its fields, on the device of the runs."""
+    device = choice.group.finished[0].machine["device"]
+    known = [record for record in times if record["device"] == device]
+    return next(record for record in known if record["setting"].items() <= choice.group.setting.items())
 
 
 def _equal_time(clocked: list[tuple[Choice, dict[str, Any]]], column: Column, metric: str) -> str:
@@ -42,7 +44,7 @@ def _equal_time(clocked: list[tuple[Choice, dict[str, Any]]], column: Column, me
     lines = [
         f"**Equal calls and equal time, {choice.block.title}**",
         "",
-        f"| estimator | ms an update | {column.name}, all updates | in {budget:.0f} s | updates then |",
+        f"| estimator | ms an update | {column.name}, all updates | in {budget:.2g} s | updates then |",
         "|---|---:|---:|---:|---:|",
     ]
     for choice, record in clocked:
@@ -57,7 +59,8 @@ def _equal_time(clocked: list[tuple[Choice, dict[str, Any]]], column: Column, me
     )
     lines += [
         "",
-        "On validation, means over seeds ± their standard deviation, of the best checkpoint by then. Updates were "
+        "On validation, means over seeds ± their standard deviation, of the best checkpoint by then, of those that "
+        "are written at evaluations. Updates were "
         f"clocked alone, without evaluations: {device}, torch {where['torch']}, {where['date']}.",
         "",
     ]

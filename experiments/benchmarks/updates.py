@@ -89,7 +89,7 @@ def measure(case: Case, device: torch.device, data: Path, smoke: bool) -> list[d
             clocked(runs, 3)
             times = [clocked(runs, ROUNDS) for _ in range(REPEATS)]
             about = {"experiment": case.experiment, "estimator": case.estimator, "settings": case.settings}
-            about["machine"] = machine(device)
+            about |= {"machine": machine(device), "smoke": smoke}
             ms = {"ms": statistics.median(times), "min_ms": min(times), "paper_ms": case.paper}
             records.append({**about, "runs": beside, **ms})
     return records
@@ -121,9 +121,12 @@ def main() -> None:
     chosen = [case for case in cases() if case.experiment in args.experiments]
     before = json.loads(args.out.read_text())["records"] if args.out.exists() else []
     records = [record for record in before if record["experiment"] not in args.experiments]
+    others = {(record["machine"]["device"], record["smoke"]) for record in records}
+    if others - {(machine(torch.device(args.device))["device"], args.smoke)}:
+        parser.error(f"{args.out} has other experiments on another device or in another size: name another --out")
     for case in require("tqdm", "cli").tqdm(chosen, desc="updates", unit="case"):
         records += measure(case, torch.device(args.device), args.data, args.smoke)
-    args.out.write_text(json.dumps({"smoke": args.smoke, "records": records}, indent=1) + "\n")
+    args.out.write_text(json.dumps({"records": records}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -27,10 +27,12 @@ def python(*words, **environment):
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="each answer comes from a forked process")
 def test_nothing_that_a_user_needs_is_forgotten():
-    """Whether it is compiled or loaded here does not matter: which kernels are asked for does."""
-    lines = python(asked_kernels.__file__, *warm_up.NAMES).stdout.splitlines()
+    """Whether it is compiled or loaded here does not matter: which kernels are asked for does. On a fresh machine all
+    structures take minutes: `make test-full` has them, and here are those with most kinds of kernels."""
+    chosen = list(warm_up.NAMES) if "GUMTRACE_DRAWS" in os.environ else ["Subset", "SpanningTree"]
+    lines = python(asked_kernels.__file__, *chosen).stdout.splitlines()
     answers = {name: (set(ahead), set(used)) for name, ahead, used in map(json.loads, lines)}
-    assert set(answers) == set(warm_up.NAMES)
+    assert list(answers) == chosen
     for name, (ahead, used) in answers.items():
         assert len(used) >= 5, name
         assert used <= ahead, f"{name}: warm-up forgets {sorted(used - ahead)}"

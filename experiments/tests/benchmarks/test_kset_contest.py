@@ -74,14 +74,14 @@ def test_a_contest(results, tmp_path, monkeypatch, capsys):
 
 def test_where_memory_does_not_suffice_the_others_continue(results, tmp_path, monkeypatch, capsys):
     def full(kind, runs, **options):
-        if runs[0][0].estimator == "TraceREINFORCE":
+        if any(config.estimator == "TraceREINFORCE" for config, _ in runs):
             raise torch.OutOfMemoryError("out of memory")
         trained.extend(config.estimator for config, _ in runs)
 
     trained = []
     monkeypatch.setattr(kset_contest, "train_all", full)
     chosen = ["TraceREINFORCE", "StraightThrough"]
-    contest = kset_contest.Contest("neighbours", chosen, [0, 1], tmp_path, CPU, tmp_path / "runs")
+    contest = kset_contest.Contest("neighbours", chosen, [0, 1], tmp_path, CPU, tmp_path / "runs", beside=2)
     contest.run(["train"])
     assert "neighbours: TraceREINFORCE is left out: out of memory" in capsys.readouterr().err
     assert trained == ["StraightThrough"] * 2
@@ -120,7 +120,7 @@ def test_equal_time_by_hand():
     times = {"StraightThrough": 10.0, "TraceREINFORCE": 25.0}
     settings = {run.config["estimator"]: run.setting for run in runs}
     updates = [
-        {"experiment": Features.name, "setting": settings[name], "ms": ms, "machine": machine}
+        {"experiment": Features.name, "setting": settings[name], "ms": ms, "machine": machine, "device": "cpu"}
         for name, ms in times.items()
     ]
     text = kset_tables.equal_time(Features.name, {"updates": updates}, runs)
@@ -149,7 +149,8 @@ def test_bias_is_told_from_chance(monkeypatch):
     monkeypatch.setattr(kset_gradients, "LONG", 1)
     config = Autoencoder.config_type(**SMALL, rows=3, columns=5, subset_size=2, logit_scale=1.0, temperature=3.0)
     model = Autoencoder.build(config, data, CPU)
-    found = kset_gradients.gradients_at(model, ["TraceREINFORCE", "StraightThrough"], {}, items=3, replicates=2000)
+    configs = {name: config.replace(estimator=name) for name in ("TraceREINFORCE", "StraightThrough")}
+    found = kset_gradients.gradients_at(model, configs, items=3, replicates=2000)
     trace, through = found["rows"]
     assert trace["calls"] == through["calls"] == kset_gradients.CALLS
     assert found["target_error"] > 0

@@ -61,14 +61,18 @@ def test_every_run_gets_its_updates(monkeypatch, tmp_path):
 
 def test_the_others_are_kept(monkeypatch, tmp_path):
     out = tmp_path / "updates.json"
-    old = [{"experiment": name, "ms": 1.0} for name in ("graph-layout", "l2x")]
-    out.write_text(json.dumps({"smoke": True, "records": old}))
+    about = {"ms": 1.0, "machine": {"device": "cpu"}, "smoke": True}
+    old = [{"experiment": name, **about} for name in ("graph-layout", "l2x")]
+    out.write_text(json.dumps({"records": old}))
     monkeypatch.setattr(updates, "measure", lambda case, *_: [{"experiment": case.experiment, "ms": 2.0}])
     monkeypatch.setattr("sys.argv", ["updates.py", "--experiments", "l2x", "--out", str(out), "--smoke"])
     updates.main()
     records = json.loads(out.read_text())["records"]
     assert records[0] == old[0]
     assert {(r["experiment"], r["ms"]) for r in records[1:]} == {("l2x", 2.0)}
+    out.write_text(json.dumps({"records": [{**old[0], "machine": {"device": "NVIDIA H200"}}]}))
+    with pytest.raises(SystemExit):  # the others are of another device
+        updates.main()
 
 
 def test_a_time_is_that_of_one_update(monkeypatch):
@@ -88,7 +92,7 @@ def test_a_time_is_that_of_one_update(monkeypatch):
 def test_recorded_times():
     """What the pages promise of an H200: milliseconds, and no case missing."""
     found = json.loads(updates.RESULTS.read_text())
-    assert not found["smoke"]
+    assert not any(record["smoke"] for record in found["records"])
     assert {record["machine"]["device"] for record in found["records"]} == {"NVIDIA H200"}
     alone = {(r["experiment"], r["estimator"], str(r["settings"])): r["ms"] for r in found["records"] if r["runs"] == 1}
     cases = {(c.experiment, c.estimator, str(c.settings)) for c in updates.cases()}

@@ -64,4 +64,4 @@ def test_what_the_notes_say_of_the_autoencoder():
     assert {name for name, width in spread.items() if width > 1} == {"NoiseREINFORCE"}
     noise = {name: sum(run.result["gradient_std"]["end"] for run in same) for name, same in runs.items()}
     ratio = noise["TraceREINFORCE"] / noise["StraightThrough"]
-    assert f"has {ratio:.0f} times the standard deviation of straight-through's gradient at the end" in text
+    assert f"has {ratio:.0f} times the standard deviation of straight-through's gradient at the end of training" in text
