@@ -140,6 +140,21 @@ def test_corners(kind):
 
 
 @ALL
+@pytest.mark.parametrize("k", [3, 5, 8])
+def test_fewer_keys_race_than_are_asked_for(kind, k):
+    """Also where the quadrature of expfamily has several nodes, which few keys do not need."""
+    u = torch.full((3, 50), -torch.inf, dtype=torch.float64)
+    u[:2, :2] = torch.tensor([1.0, -2.0])
+    u[2] = torch.linspace(0, 1, 50)
+    u.requires_grad_()
+    x = relax_subset(u, k, kind)
+    torch.testing.assert_close(x[:2], u[:2].isfinite().double(), atol=4e-16, rtol=0)
+    torch.testing.assert_close(x[2].sum(), torch.tensor(float(k), dtype=torch.float64))
+    (grad,) = torch.autograd.grad((x * torch.arange(50.0)).sum(), u)
+    assert grad[:2].abs().max() < 1e-14
+
+
+@ALL
 def test_empty(kind):
     assert relax_subset(torch.zeros(0, 4), 2, kind).shape == (0, 4)
     assert relax_subset(torch.zeros(2, 0, 4), torch.zeros(2, 0, dtype=torch.long), kind).shape == (2, 0, 4)

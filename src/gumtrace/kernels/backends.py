@@ -31,8 +31,10 @@ def _no_triton() -> str:
     """Why Triton cannot serve CUDA; empty if it can."""
     if find_spec("triton") is None:
         return "triton is not installed"
-    import triton
-
+    try:
+        import triton
+    except ImportError as error:  # its libraries do not fit this system
+        return f"triton cannot be imported: {error}"
     if tuple(map(int, triton.__version__.split(".")[:2])) < TRITON:
         return f"triton {triton.__version__} is older than {'.'.join(map(str, TRITON))}, which comes with torch 2.7"
     return ""
