@@ -50,7 +50,7 @@ def test_the_loss_of_a_fixed_order_is_its_likelihood(sequences, order):
 def test_the_semi_supervised_loss_has_two_parts(sequences, monkeypatch):
     """Sequences of the batch have no order; those that join it are among the first tenth, and have the smart one."""
     model = build(sequences, estimator="TraceREINFORCE", samples=3)
-    assert (model.items, model.config.known, model.config.known_in_batch) == (180, 20, 1)
+    assert (model.items, model.config.known, model.config.known_beside(3)) == (180, 20, 1)
     index, drawn = torch.tensor([0, 7, 179]), []
     plain = model.log_joint
 
@@ -74,9 +74,26 @@ def test_the_semi_supervised_loss_has_two_parts(sequences, monkeypatch):
     torch.testing.assert_close(metrics["bound"], bound.mean())
 
 
+def test_shards_change_no_weight_of_known_orders(sequences, monkeypatch):
+    """Of 36 sequences without an order and 4 with one: the same numbers in one shard and in two."""
+    model = build(sequences, calls=36, estimator="TraceREINFORCE", samples=1)
+    joined = []
+
+    def some_known(count, generator):
+        joined.append((count, len(found.lengths) if (found := plain(count, generator)) else 0))
+        return found
+
+    plain = model._some_known
+    monkeypatch.setattr(model, "_some_known", some_known)
+    for shards in (1, 2):
+        for index in torch.arange(model.config.items).chunk(shards):
+            model.loss(index, seeded())
+    assert joined == [(36, 4), (18, 2), (18, 2)]
+
+
 def test_nothing_is_known_without_supervision(sequences):
     model = build(sequences, order="unsupervised")
-    assert (model.items, model.config.known_in_batch) == (200, 0)
+    assert (model.items, model.config.known_beside(4)) == (200, 0)
     assert set(model.loss(torch.arange(4), seeded())[1]) == {"loss", "bound"}
 
 
