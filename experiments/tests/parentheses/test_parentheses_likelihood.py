@@ -83,6 +83,21 @@ def test_weights_are_unbiased(trained, sequences, exact, share):
     assert ((found.mean(0) - expected).abs() < 5 * error + 1e-12).all()
 
 
+def test_weights_of_a_few_trees_are_unbiased(trained, sequences, exact):
+    """A tenth of four is less than one: 20 trees of the decoder leave many out, which one draw of the encoder covers.
+    Eight means of 4000 groups, each within five standard errors."""
+    _, lengths, parents = trained.write(20, seeded())
+    trees, repeats = WrittenTrees(parents[:, :8], lengths), 4000
+    several = Split(*(x.repeat_interleave(repeats, 0) for x in sequences))
+    found = weights(
+        trained, several, lambda batch, dist, count: propose(dist, batch.lengths, trees, 0.1, count, seeded(5)), 4
+    )
+    found = found.exp().mean(0).view(-1, repeats)
+    expected = torch.stack([joint.logsumexp(0).exp() for joint, _ in exact])
+    error = found.std(1) / repeats**0.5
+    assert ((found.mean(1) - expected).abs() < 5 * error + 1e-12).all()
+
+
 def test_trees_of_the_decoder_alone_give_what_they_cover(trained, sequences, exact):
     """As the paper has it: the likelihood of the sequence along one of the trees that were written."""
     trees = some_trees(trained)
