@@ -67,6 +67,17 @@ def test_rows_are_orders():
     assert row({"order": "unsupervised", "estimator": "RELAX", "samples": 1}) == (3, "unsupervised, RELAX †")
 
 
+@pytest.mark.parametrize(
+    "change", [{"bound_samples": 10}, {"valid_bound_samples": 10}, {"proposal_trees": 10}, {"proposal_share": 0.5}]
+)
+def test_other_bounds_are_not_compared(change):
+    """They change what a perplexity is, so they are no settings of one row."""
+    runs = [record(10, "semi-supervised", 0.4), record(10, "semi-supervised", 0.5, **change)]
+    ((name, value),) = change.items()
+    titles = [choice.block.title for choice in choices(runs, Tree.report(), Tree.selection_metric)]
+    assert titles == ["10 types of parentheses", f"10 types of parentheses, {name} = {value}"]
+
+
 def test_tables_by_types():
     new, old, perplexity, others, *_ = tables()
     assert (new.title, new.head) == ("new and correct, %, by types of parentheses", ("order", "10 types", "20 types"))
