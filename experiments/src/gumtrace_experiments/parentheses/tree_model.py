@@ -7,7 +7,7 @@ Whether a tree is complete follows from the symbols themselves: a token promises
 import torch
 from torch import Tensor, nn
 
-from gumtrace_experiments.both_ways import rows
+from gumtrace_experiments.bidirectional import rows
 from gumtrace_experiments.parentheses.trees import ended
 
 
