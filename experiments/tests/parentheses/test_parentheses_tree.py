@@ -4,10 +4,12 @@ import json
 
 import pytest
 import torch
+from no_reading import NoReading
 from parentheses_runs import TINY, Tree, every_order, seeded
 from tiny_runs import Killed
 
 from gumtrace.diagnostics.gradients import gradients
+from gumtrace.structures.base import Structure
 from gumtrace_experiments import train
 from gumtrace_experiments.parentheses.data import Split, load
 from gumtrace_experiments.parentheses.encoder import Critic, Encoder
@@ -123,6 +125,17 @@ def test_every_part_learns(sequences):
     for name, p in model.named_parameters():
         assert p.grad is not None, name
         assert p.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("estimator", ["RELAX", "TraceREINFORCE"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_loss_reads_no_tensor(sequences, order, estimator, monkeypatch):
+    """As on a GPU."""
+    monkeypatch.setattr(Structure, "_may_sync", property(lambda self: False))
+    model = build(sequences, order=order, estimator=estimator)
+    with NoReading():
+        model.loss(torch.arange(model.config.items), seeded())[0].backward()
+    assert all(p.grad is not None for p in model.parameters())
 
 
 def test_padding_is_not_read(sequences):
