@@ -212,6 +212,19 @@ def test_what_is_written_follows_the_log_probabilities():
     assert statistic < chi2.isf(1e-4, seen)
 
 
+def test_clocks_that_stand_still_make_nothing_likely(monkeypatch):
+    """torch's exponential noise may be 0: even then, what has probability 10⁻¹³ does not win."""
+    from gumtrace_experiments.parentheses.tree_model import _drawn
+
+    def stopped(self, generator=None):
+        self.fill_(1.0)
+        self[:, 0] = 0.0
+        return self
+
+    monkeypatch.setattr(torch.Tensor, "exponential_", stopped)
+    assert _drawn(torch.tensor([[-30.0, 0.0], [0.0, 0.0]]), None).tolist() == [1, 0]
+
+
 def test_writing_stops_where_everything_ended():
     decoder = Decoder(types=1, hidden=4).requires_grad_(False)
     decoder.out.bias[decoder.eos] = 100.0

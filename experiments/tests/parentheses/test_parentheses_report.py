@@ -1,6 +1,7 @@
 """How models of parentheses are reported: rows by order, tables and a figure by the number of types, pictures."""
 
 import matplotlib
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -128,6 +129,8 @@ def test_the_figure_by_types(saved, tmp_path):
     smart = axes[0].containers[1]
     assert smart.get_label() == "smart"
     assert smart.lines[0].get_ydata().tolist() == pytest.approx([50, 50])
+    assert not np.isfinite(smart.lines[2][0].get_segments()).any()  # one seed has no standard deviation
+    assert not any(np.isfinite(cap.get_ydata(orig=False)).any() for cap in smart.lines[1])
     learned = axes[0].containers[2]
     (bar,) = learned.lines[2][0].get_segments()
     assert (bar[:, 1].mean(), bar[1, 1] - bar[0, 1]) == pytest.approx((41, 2 * 2**0.5))
