@@ -36,17 +36,20 @@ from gumtrace_experiments.parentheses.orders import FIXED, ORDERS
 EXPERIMENTS = tuple(name for name in ("parentheses-tree", "parentheses-insertion") if name in names())
 TYPES = (10, 20, 30, 40, 50)
 ESTIMATORS = ("RELAX", "TraceREINFORCE")  # the paper's, and ours beside it
+PAPER = (*FIXED, "semi-supervised")  # orders
 TIMES = Path("runs") / "parentheses-times.json"
 LEARNED = 500  # updates before sequences are written: an untrained model does not come to an end
 
 
 def settings() -> Iterator[list[str]]:
-    """The experiment and options of `gumtrace train` for each row of each table."""
-    for name in EXPERIMENTS:
+    """The experiment and options of `gumtrace train` for each row of each table: first the paper's orders, for all
+    types in both experiments, and last those without supervision, which it does not have."""
+    for orders in (PAPER, [order for order in ORDERS if order not in PAPER]):
         for types in TYPES:
-            for order in ORDERS:
-                for estimator in ESTIMATORS[:1] if order in FIXED else ESTIMATORS:
-                    yield [name, "--types", str(types), "--order", order, "--estimator", estimator]
+            for name in EXPERIMENTS:
+                for order in orders:
+                    for estimator in ESTIMATORS[:1] if order in FIXED else ESTIMATORS:
+                        yield [name, "--types", str(types), "--order", order, "--estimator", estimator]
 
 
 def commands(args: argparse.Namespace, more: list[str]) -> list[list[str]]:

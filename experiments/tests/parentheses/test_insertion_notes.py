@@ -3,6 +3,7 @@
 import pytest
 from lab_notes import RESULTS, notes
 
+from gumtrace_experiments import find
 from gumtrace_experiments.parentheses.data import best_perplexity
 from gumtrace_experiments.report.records import collect
 
@@ -23,6 +24,11 @@ def test_what_was_run():
     names = ("layers", "width", "hidden", "iterations", "calls", "lr", "test_size", "bound_samples", "written")
     settings = {tuple(run.config[name] for name in names) for run in RUNS.values()}
     assert settings == {(2, 64, 64, 1500, 100, 2e-3, 500, 100, 3000)}
+    names = ("heads", "dropout", "schedule", "precision", "valid_bound_samples")
+    assert {tuple(run.config[name] for name in names) for run in RUNS.values()} == {(4, 0.0, "cosine", "float32", 10)}
+    assert "four heads and no dropout, the learning rate falls along a cosine" in notes(NAME)
+    assert "by bounds with K = 10 orders (`--valid-bound-samples`, by default 50)" in notes(NAME)
+    assert find(NAME).config_type().valid_bound_samples == 50
 
 
 def test_what_the_notes_say_of_orders():

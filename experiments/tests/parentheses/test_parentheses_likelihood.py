@@ -83,6 +83,21 @@ def test_weights_are_unbiased(trained, sequences, exact, share):
     assert ((found.mean(0) - expected).abs() < 5 * error + 1e-12).all()
 
 
+def test_weights_of_a_few_trees_are_unbiased(trained, sequences, exact):
+    """A tenth of four is less than one: 20 trees of the decoder leave many out, which one draw of the encoder covers.
+    Eight means of 4000 groups, each within five standard errors."""
+    _, lengths, parents = trained.write(20, seeded())
+    trees, repeats = WrittenTrees(parents[:, :8], lengths), 4000
+    several = Split(*(x.repeat_interleave(repeats, 0) for x in sequences))
+    found = weights(
+        trained, several, lambda batch, dist, count: propose(dist, batch.lengths, trees, 0.1, count, seeded(5)), 4
+    )
+    found = found.exp().mean(0).view(-1, repeats)
+    expected = torch.stack([joint.logsumexp(0).exp() for joint, _ in exact])
+    error = found.std(1) / repeats**0.5
+    assert ((found.mean(1) - expected).abs() < 5 * error + 1e-12).all()
+
+
 def test_trees_of_the_decoder_alone_give_what_they_cover(trained, sequences, exact):
     """As the paper has it: the likelihood of the sequence along one of the trees that were written."""
     trees = some_trees(trained)
@@ -195,6 +210,19 @@ def test_what_is_written_follows_the_log_probabilities():
     statistic += (others.sum().item() - 20_000 * rest) ** 2 / (20_000 * rest)
     assert seen == 1 + 2 + 2 * 4
     assert statistic < chi2.isf(1e-4, seen)
+
+
+def test_clocks_that_stand_still_make_nothing_likely(monkeypatch):
+    """torch's exponential noise may be 0: even then, what has probability 10⁻¹³ does not win."""
+    from gumtrace_experiments.parentheses.tree_model import _drawn
+
+    def stopped(self, generator=None):
+        self.fill_(1.0)
+        self[:, 0] = 0.0
+        return self
+
+    monkeypatch.setattr(torch.Tensor, "exponential_", stopped)
+    assert _drawn(torch.tensor([[-30.0, 0.0], [0.0, 0.0]]), None).tolist() == [1, 0]
 
 
 def test_writing_stops_where_everything_ended():

@@ -2,9 +2,12 @@
 
 import re
 
-from lab_notes import RESULTS, notes
+import numpy as np
+import torch
+from lab_notes import RESULTS, ROOT, notes
 
-from gumtrace_experiments.parentheses.data import best_perplexity, count_balanced, count_made, load
+from gumtrace_experiments.parentheses.data import best_perplexity, count_balanced, count_made, generate, load
+from gumtrace_experiments.parentheses.orders import OrderConfig
 from gumtrace_experiments.report.records import collect
 
 NAME = "parentheses-tree"
@@ -35,6 +38,29 @@ def test_what_the_notes_say_of_the_data(tmp_path):
     (some, count), (others, more) = found
     assert f"With 10 types {some} of the test set are in the training set, with 50 types {others}" in notes(NAME)
     assert f"The two have {count} and {more} different sequences to train with" in notes(NAME)
+    shares = (int(number.replace(",", "")) / OrderConfig().written for number in (count, more))
+    most = [f"{100 * share:.1f} %" for share in shares]
+    assert f"at most {most[0]} and {most[1]} can be old" in notes(NAME)
+    guide = " ".join((ROOT / "docs" / "experiments.md").read_text().split())
+    assert f"{count} (10 types) and {more} (50 types) different sequences" in guide
+    assert f"at most {most[0]} and {most[1]} can be old" in guide
+
+
+def test_few_sequences_have_more_old_ones(tmp_path):
+    """Shares of the generator's own, as the guide has them, of one seed."""
+    found = []
+    for types in (10, 50):
+        known = set(rows(load(tmp_path, types).train))
+        made = list(dict.fromkeys(rows(generate(330_000, types, np.random.default_rng(1)))))
+        found.append([f"{100 * sum(row in known for row in made[:n]) / n:.1f} %" for n in (3000, 200_000)])
+    (few, many), (others, most) = found
+    guide = " ".join((ROOT / "docs" / "experiments.md").read_text().split())
+    assert f"{few} and {others} of the first 3,000 different ones, but {many} and {most} of 200,000" in guide
+
+
+def rows(split):
+    tokens = torch.where(split.racing, split.tokens, -1).short().numpy()
+    return [row.tobytes() for row in tokens]
 
 
 # --- the runs ---
@@ -59,6 +85,9 @@ def ratios(order, suffix):
 def test_what_was_run():
     assert {run.machine["device"] for run in RUNS} == {"cpu"}
     names = ("hidden", "longest", "iterations", "calls", "lr", "test_size", "bound_samples", "written")
+    assert {run.config["valid_bound_samples"] for run in RUNS} == {20}
+    assert "by bounds with K = 20 trees (`--valid-bound-samples`, by default 50)" in notes(NAME)
+    assert OrderConfig().valid_bound_samples == 50
     assert {tuple(run.config[name] for name in names) for run in RUNS} == {(64, 12, 1000, 100, 3e-3, 500, 100, 20_000)}
     assert {(run.config["types"], run.seed) for run in RUNS} == {(types, seed) for types in (10, 20) for seed in (0, 1)}
     assert len(RUNS) == 2 * 2 * 5

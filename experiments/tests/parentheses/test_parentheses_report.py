@@ -1,6 +1,7 @@
 """How models of parentheses are reported: rows by order, tables and a figure by the number of types, pictures."""
 
 import matplotlib
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -67,6 +68,17 @@ def test_rows_are_orders():
     assert row({"order": "unsupervised", "estimator": "RELAX", "samples": 1}) == (3, "unsupervised, RELAX †")
 
 
+@pytest.mark.parametrize(
+    "change", [{"bound_samples": 10}, {"valid_bound_samples": 10}, {"proposal_trees": 10}, {"proposal_share": 0.5}]
+)
+def test_other_bounds_are_not_compared(change):
+    """They change what a perplexity is, so they are no settings of one row."""
+    runs = [record(10, "semi-supervised", 0.4), record(10, "semi-supervised", 0.5, **change)]
+    ((name, value),) = change.items()
+    titles = [choice.block.title for choice in choices(runs, Tree.report(), Tree.selection_metric)]
+    assert titles == ["10 types of parentheses", f"10 types of parentheses, {name} = {value}"]
+
+
 def test_tables_by_types():
     new, old, perplexity, others, *_ = tables()
     assert (new.title, new.head) == ("new and correct, %, by types of parentheses", ("order", "10 types", "20 types"))
@@ -117,6 +129,8 @@ def test_the_figure_by_types(saved, tmp_path):
     smart = axes[0].containers[1]
     assert smart.get_label() == "smart"
     assert smart.lines[0].get_ydata().tolist() == pytest.approx([50, 50])
+    assert not np.isfinite(smart.lines[2][0].get_segments()).any()  # one seed has no standard deviation
+    assert not any(np.isfinite(cap.get_ydata(orig=False)).any() for cap in smart.lines[1])
     learned = axes[0].containers[2]
     (bar,) = learned.lines[2][0].get_segments()
     assert (bar[:, 1].mean(), bar[1, 1] - bar[0, 1]) == pytest.approx((41, 2 * 2**0.5))

@@ -24,6 +24,9 @@ def test_all_rows(capsys):
     assert len(set(found)) == len(found) == len(parentheses_table.EXPERIMENTS) * 5 * 6
     learned = {(order, estimator) for _, _, order, estimator in found if order not in ("left-to-right", "smart")}
     assert learned == {(o, e) for o in ("semi-supervised", "unsupervised") for e in ("RELAX", "TraceREINFORCE")}
+    first, last = found[:40], found[40:]
+    assert {order for _, _, order, _ in first} == {"left-to-right", "smart", "semi-supervised"}
+    assert {order for _, _, order, _ in last} == {"unsupervised"}
     assert {types for _, types, *_ in found} == {10, 20, 30, 40, 50}
 
 

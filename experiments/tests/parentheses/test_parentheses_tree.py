@@ -4,10 +4,12 @@ import json
 
 import pytest
 import torch
+from no_reading import NoReading
 from parentheses_runs import TINY, Tree, every_order, seeded
 from tiny_runs import Killed
 
 from gumtrace.diagnostics.gradients import gradients
+from gumtrace.structures.base import Structure
 from gumtrace_experiments import train
 from gumtrace_experiments.parentheses.data import Split, load
 from gumtrace_experiments.parentheses.encoder import Critic, Encoder
@@ -50,7 +52,7 @@ def test_the_loss_of_a_fixed_order_is_its_likelihood(sequences, order):
 def test_the_semi_supervised_loss_has_two_parts(sequences, monkeypatch):
     """Sequences of the batch have no order; those that join it are among the first tenth, and have the smart one."""
     model = build(sequences, estimator="TraceREINFORCE", samples=3)
-    assert (model.items, model.config.known, model.config.known_in_batch) == (180, 20, 1)
+    assert (model.items, model.config.known, model.config.known_beside(3)) == (180, 20, 1)
     index, drawn = torch.tensor([0, 7, 179]), []
     plain = model.log_joint
 
@@ -74,9 +76,26 @@ def test_the_semi_supervised_loss_has_two_parts(sequences, monkeypatch):
     torch.testing.assert_close(metrics["bound"], bound.mean())
 
 
+def test_shards_change_no_weight_of_known_orders(sequences, monkeypatch):
+    """Of 36 sequences without an order and 4 with one: the same numbers in one shard and in two."""
+    model = build(sequences, calls=36, estimator="TraceREINFORCE", samples=1)
+    joined = []
+
+    def some_known(count, generator):
+        joined.append((count, len(found.lengths) if (found := plain(count, generator)) else 0))
+        return found
+
+    plain = model._some_known
+    monkeypatch.setattr(model, "_some_known", some_known)
+    for shards in (1, 2):
+        for index in torch.arange(model.config.items).chunk(shards):
+            model.loss(index, seeded())
+    assert joined == [(36, 4), (18, 2), (18, 2)]
+
+
 def test_nothing_is_known_without_supervision(sequences):
     model = build(sequences, order="unsupervised")
-    assert (model.items, model.config.known_in_batch) == (200, 0)
+    assert (model.items, model.config.known_beside(4)) == (200, 0)
     assert set(model.loss(torch.arange(4), seeded())[1]) == {"loss", "bound"}
 
 
@@ -106,6 +125,17 @@ def test_every_part_learns(sequences):
     for name, p in model.named_parameters():
         assert p.grad is not None, name
         assert p.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("estimator", ["RELAX", "TraceREINFORCE"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_loss_reads_no_tensor(sequences, order, estimator, monkeypatch):
+    """As on a GPU."""
+    monkeypatch.setattr(Structure, "_may_sync", property(lambda self: False))
+    model = build(sequences, order=order, estimator=estimator)
+    with NoReading():
+        model.loss(torch.arange(model.config.items), seeded())[0].backward()
+    assert all(p.grad is not None for p in model.parameters())
 
 
 def test_padding_is_not_read(sequences):

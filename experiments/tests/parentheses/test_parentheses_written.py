@@ -6,6 +6,7 @@ import torch
 from gumtrace_experiments.parentheses import evaluation
 from gumtrace_experiments.parentheses.data import Split
 from gumtrace_experiments.parentheses.evaluation import WRITTEN, digest, shares, write_unique
+from gumtrace_experiments.seeds import derive_seed
 
 CPU = torch.device("cpu")
 
@@ -21,11 +22,16 @@ def sample(size, generator):
     return tokens, torch.randint(1, 3, (size,), generator=generator).where(tokens[:, 0] > 0, -1)
 
 
-def as_set(split):
-    return {
+def as_rows(split):
+    """Lengths, -1 for those without an end, and tokens."""
+    return [
         (length, *row[: length if length >= 0 else None])
         for row, length in zip(split.tokens.tolist(), split.lengths.tolist(), strict=True)
-    }
+    ]
+
+
+def as_set(split):
+    return set(as_rows(split))
 
 
 @pytest.mark.parametrize("batch", [3, 100])
@@ -70,16 +76,25 @@ def test_the_first_different_ones_are_kept(count, monkeypatch):
     found, draws = write_unique(sample, count, 3, CPU)
     assert len(found.lengths) == len(as_set(found)) == count
     assert draws % min(40, count) == 0
-    more, _ = write_unique(sample, 200, 3, CPU)
-    if count == 30:  # in batches of 30, not 40
-        return
-    assert as_set(found) <= as_set(more) or count == 1
+    size, expected = min(40, count), []
+    for i in range(draws // size):
+        batch = Split(*sample(size, torch.Generator().manual_seed(derive_seed(3, "written", i))))
+        expected += as_rows(batch)
+    assert as_rows(found) == list(dict.fromkeys(expected))[:count]
 
 
 def test_a_model_that_repeats_itself_comes_to_an_end(monkeypatch):
     monkeypatch.setattr(evaluation, "BATCH", 10)
     found, draws = write_unique(lambda size, _: (torch.zeros(size, 2).long(), torch.full((size,), 2)), 50, 0, CPU)
     assert (len(found.lengths), draws) == (1, evaluation.MOST * 50)
+
+
+def test_a_model_that_writes_nothing_has_shares_all_the_same():
+    """One sequence, of no tokens."""
+    found, _ = write_unique(lambda size, _: (torch.zeros(size, 4).long(), torch.zeros(size).long()), 5, 0, CPU)
+    assert found.tokens.shape == (1, 0)
+    expected = dict.fromkeys(shares(split_of((0, 1)), split_of((0, 1)), 6), 0.0) | {"wrong": 1.0, "wrong_empty": 1.0}
+    assert shares(found, split_of((0, 1)), 6) == expected
 
 
 class Killed(BaseException):

@@ -6,8 +6,8 @@ from common import seeded
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from gumtrace.relaxations.partition import arborescence_log_partition
-from gumtrace_experiments import both_ways
-from gumtrace_experiments.both_ways import BothWays, turned
+from gumtrace_experiments import bidirectional
+from gumtrace_experiments.bidirectional import BidirectionalLSTM, turned
 from gumtrace_experiments.treebank import model as module
 from gumtrace_experiments.treebank.data import ROOT, UNKNOWN, Split
 from gumtrace_experiments.treebank.model import Critic, Encoder
@@ -83,7 +83,7 @@ def test_every_word_sees_the_whole_sentence(encoder):
 def test_both_directions_are_those_of_torch():
     """Which has to be told the lengths."""
     torch.manual_seed(0)
-    ours, lengths = BothWays(5, 6, 2, 0.33).eval(), torch.tensor([7, 4, 2])
+    ours, lengths = BidirectionalLSTM(5, 6, 2, 0.33).eval(), torch.tensor([7, 4, 2])
     theirs = torch.nn.LSTM(5, 6, num_layers=2, batch_first=True, bidirectional=True)
     for layer in range(2):
         for lstm, suffix in ((ours.forwards[layer], ""), (ours.backwards[layer], "_reverse")):
@@ -135,7 +135,7 @@ def test_outputs_are_thinned(encoder, monkeypatch):
     monkeypatch.setattr(encoder.bias, "forward", lambda v: torch.zeros(*v.shape[:-1], 1))
     assert (encoder(batch(), seeded()) == 0).float().mean() > 0.7  # if of one LSTM alone, 0.9¹² = 0.28
     seen, plain = [], module.dropout
-    for place in (module, both_ways):
+    for place in (module, bidirectional):
         monkeypatch.setattr(place, "dropout", lambda x, *args, **kw: seen.append(x.shape) or plain(x, *args, **kw))
     encoder(batch(), seeded())
     assert seen == [(3, 7, 6 + 32), *4 * [(3, 7, 12)]]  # embeddings; for each LSTM, after its two layers

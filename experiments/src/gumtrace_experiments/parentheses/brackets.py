@@ -49,6 +49,8 @@ def matching(tokens: Tensor, lengths: Tensor) -> Tensor:
     tensor([[ 3,  2,  1,  0, -1]])
     """
     n, inside = tokens.shape[-1], racing(tokens, lengths)
+    if not n:  # argmax refuses to look at nothing
+        return torch.zeros_like(tokens)
     opening = (tokens % 2 == 0) & inside
     depth = torch.where(opening, 1, -1).masked_fill(~inside, 0).cumsum(-1)
     level = depth - opening.long()  # around each parenthesis, the same for the two of a pair

@@ -89,7 +89,7 @@ def _cell(spread, column: Column, bold: bool) -> Cell:
 
 def figures(shown: list[Choice], out: Path) -> list[Path]:
     """The paper's figure: the metrics by the number of types, a line for each order, bars of a standard deviation over
-    seeds. One for each budget, if there are several."""
+    seeds, where there are several. One for each budget, if there are several."""
     files = []
     done = [choice for choice in shown if choice.group.finished]
     for i, (_, same) in enumerate(groupby(done, lambda choice: choice.block.key[0])):
@@ -111,7 +111,7 @@ def _figure(shown: list[Choice]):
             shift = (i - (len(names) - 1) / 2) * 0.02 * gap  # so that bars do not hide each other
             x = [t + shift for t in own]
             look = {"color": colours[name], "marker": "o", "markersize": 4, "linewidth": 1.6, "capsize": 2.5}
-            errors = [spread.std or 0.0 for spread in own.values()]
+            errors = [math.nan if spread.std is None else spread.std for spread in own.values()]  # nan: no bar
             ax.errorbar(x, [spread.mean for spread in own.values()], yerr=errors, label=name, **look)
         if column.metric == "perplexity":
             longest = shown[0].group.setting["longest"]

@@ -162,8 +162,8 @@ def log_prob(lengths: Tensor, types: int, longest: int = LONGEST) -> Tensor:
 
 
 def best_perplexity(types: int, longest: int = LONGEST) -> float:
-    """Of the generator itself, a token: exp of its entropy divided by the mean length. No model's can be less, up to
-    the choice of the test set.
+    """Of the generator itself, a token: exp of its entropy divided by the mean length. No model's is less, on average
+    over test sets.
 
     >>> round(best_perplexity(10), 2)
     5.18

@@ -4,7 +4,7 @@ critic. Sequences are padded to one length, and nothing here reads a value."""
 import torch
 from torch import Tensor, nn
 
-from gumtrace_experiments.both_ways import BothWays, rows, turned
+from gumtrace_experiments.bidirectional import BidirectionalLSTM, rows, turned
 from gumtrace_experiments.parentheses.data import Split
 
 _READ = 16  # numbers that a critic knows of a token
@@ -77,7 +77,7 @@ class _Reader(nn.Module):
     def __init__(self, types: int, hidden: int):
         super().__init__()
         self.embedding = nn.Parameter(torch.randn(2 * types, hidden))
-        self.lstm = BothWays(hidden, hidden)
+        self.lstm = BidirectionalLSTM(hidden, hidden)
 
     def forward(self, batch: Split) -> Tensor:
         return self.lstm(rows(self.embedding, batch.tokens), turned(batch.lengths, batch.tokens.shape[-1]))

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from gumtrace_experiments.both_ways import rows, turned
+from gumtrace_experiments.bidirectional import rows, turned
 from gumtrace_experiments.parentheses.data import Split
 
 _SMALL = 1e-5  # next to a variance

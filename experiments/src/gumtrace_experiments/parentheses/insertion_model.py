@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gumtrace_experiments.both_ways import rows
+from gumtrace_experiments.bidirectional import rows
 from gumtrace_experiments.dropout import kept, thinned
 from gumtrace_experiments.parentheses.insertion_order import (
     BEGIN,

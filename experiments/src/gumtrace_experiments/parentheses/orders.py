@@ -74,7 +74,6 @@ class OrderConfig(Config):
         """Sequences of the training set, the first ones, whose order is known to a semi-supervised model."""
         return round(self.supervision * self.train_size) if self.order == "semi-supervised" else 0
 
-    @property
-    def known_in_batch(self) -> int:
-        """As many as are in the training set for each sequence without an order, and at least one."""
-        return max(round(self.items * self.known / (self.train_size - self.known)), 1) if self.known else 0
+    def known_beside(self, count: int) -> int:
+        """Of so many sequences without an order: as many as are in the training set for these, and at least one."""
+        return max(round(count * self.known / (self.train_size - self.known)), 1) if self.known else 0

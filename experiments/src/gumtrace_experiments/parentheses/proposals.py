@@ -63,7 +63,7 @@ def propose(
     """Trees (count, B, n), and log-probabilities (count, B) of the mixture: that share of them from the encoder, the
     others from what was written; all from the encoder for a length of which nothing was."""
     orders = dist.sample((count,), generator=generator)
-    own = round(share * count)
+    own = max(round(share * count), int(share > 0))  # few draws have one, too: without it some trees have no chance
     known = written.sizes[lengths] > 0
     others = written.draw(lengths, count - own, generator)
     orders[own:] = torch.where(known[:, None], others, orders[own:])

@@ -129,7 +129,7 @@ class OrderExperiment(Experiment):
         if self.config.order in FIXED:
             loss = -self.log_joint(batch, self.fixed_order(batch, self.config.order), generator).mean()
             return loss, {"loss": loss.detach()}
-        known = self._some_known(generator)
+        known = self._some_known(len(index), generator)
         both = batch if known is None else _joined(batch, known)
         logits = self.encoder(both)
         dist = self.structure(logits[: len(index)], batch.lengths)
@@ -161,11 +161,11 @@ class OrderExperiment(Experiment):
         """Q(z | x)."""
         return self.structure(self.encoder(batch), batch.lengths)
 
-    def _some_known(self, generator: torch.Generator) -> Split | None:
-        """Sequences whose order is known, to join a batch."""
+    def _some_known(self, count: int, generator: torch.Generator) -> Split | None:
+        """Sequences whose order is known, to join so many others: a batch, or one shard of it."""
         if not self.config.known:
             return None
-        shape, device = (self.config.known_in_batch,), self.data.train.tokens.device
+        shape, device = (self.config.known_beside(count),), self.data.train.tokens.device
         return self.data.train.batch(torch.randint(self.config.known, shape, generator=generator, device=device))
 
     def _objective(

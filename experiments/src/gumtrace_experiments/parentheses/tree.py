@@ -1,4 +1,4 @@
-"""Parentheses along a binary tree: the paper's non-monotonic LSTM, which writes a sequence from the middle outwards."""
+"""Parentheses along a binary tree: the paper's non-monotonic LSTM, which writes a tree level by level from its root."""
 
 from dataclasses import dataclass
 from functools import partial

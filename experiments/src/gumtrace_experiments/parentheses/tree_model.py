@@ -7,7 +7,7 @@ Whether a tree is complete follows from the symbols themselves: a token promises
 import torch
 from torch import Tensor, nn
 
-from gumtrace_experiments.both_ways import rows
+from gumtrace_experiments.bidirectional import rows
 from gumtrace_experiments.parentheses.trees import ended
 
 
@@ -50,8 +50,7 @@ class Decoder(nn.Module):
             for i in range(symbols.shape[1]):
                 outputs, state = self.lstm(rows(self.embedding, last)[:, None], state)
                 scores = self.out(outputs[:, 0])
-                noise = torch.empty_like(scores).exponential_(generator=generator).log()
-                last = torch.where(wanted > 0, (scores - noise).argmax(-1), self.eos)
+                last = torch.where(wanted > 0, _drawn(scores, generator), self.eos)
                 symbols[:, i] = last
                 wanted = wanted + torch.where(wanted > 0, torch.where(last == self.eos, -1, 1), 0)
                 if not (wanted > 0).any():
@@ -60,3 +59,10 @@ class Decoder(nn.Module):
 
     def compile(self, *args, **kwargs) -> None:
         """There is nothing to compile: an LSTM is one call of a library, which torch.compile leaves alone."""
+
+
+def _drawn(scores: Tensor, generator: torch.Generator | None) -> Tensor:
+    """(B,): a symbol each, by logits (B, symbols), as the winner of a race of exponential clocks."""
+    clocks = torch.empty_like(scores).exponential_(generator=generator)
+    # torch rounds small ones to 0, with which the least likely symbol would win; half of its smallest step does not.
+    return (scores - clocks.clamp_(min=torch.finfo(clocks.dtype).eps / 4).log()).argmax(-1)

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gumtrace_experiments.both_ways import BothWays, rows, turned
+from gumtrace_experiments.bidirectional import BidirectionalLSTM, rows, turned
 from gumtrace_experiments.dropout import dropout, kept
 from gumtrace_experiments.treebank.data import ROOT, TAG_COUNT, UNKNOWN, Split
 
@@ -35,7 +35,7 @@ class Encoder(nn.Module):
         self.dropout, self.word_dropout = dropout, word_dropout
         self.words = nn.Parameter(torch.randn(vocabulary, hidden))
         self.tags = nn.Parameter(torch.randn(TAG_COUNT, _TAG_SIZE))
-        self.heads, self.dependents = (BothWays(hidden + _TAG_SIZE, hidden, layers, dropout) for _ in range(2))
+        self.heads, self.dependents = (BidirectionalLSTM(hidden + _TAG_SIZE, hidden, layers, dropout) for _ in range(2))
         self.bias = nn.Linear(2 * hidden, 1, bias=False)
 
     def forward(self, batch: Split, generator: torch.Generator | None = None) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from gumtrace_experiments.dropout import dropout
 
 
-class BothWays(nn.Module):
+class BidirectionalLSTM(nn.Module):
     """LSTMs that read in both directions.
 
     torch's own bidirectional one would read padding before the end of a sentence, or has to be told the lengths by the
