@@ -92,7 +92,7 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def write(self, count: int, longest: int, generator: torch.Generator | None = None) -> Drawn:
-        """Samples of at most `longest` tokens. The host never waits for the device."""
+        """Samples of at most `longest` tokens, without synchronising."""
         device, dtype, n = self.embedding.device, self.embedding.dtype, longest
         words, slots = (torch.zeros(count, n, dtype=torch.long, device=device) for _ in range(2))
         place = torch.zeros(count, n + FIRST, dtype=torch.long, device=device)  # of elements, in the row as it is
