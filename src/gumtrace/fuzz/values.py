@@ -130,6 +130,10 @@ def _soft(s: Subject, temperature: float, kind: str, ordinary: bool) -> None:
         (grad,) = torch.autograd.grad((soft * soft.detach().cos()).sum(), noise, allow_unused=True)
         if grad is not None and not grad[torch.from_numpy(s.case.racing).reshape(noise.shape)].isfinite().all():
             raise Wrong("relax", "the gradient to the noise is not finite", None, show)
+        with torch.no_grad():  # twice the noise at twice the temperature are the same scores
+            again = gt.relax(s.d, 2 * s.noise, 2 * temperature, kind)
+        if not torch.allclose(again, soft, rtol=0.0, atol=64 * s.eps * max(s.keys, 1)):
+            raise Wrong("relax", f"another one for twice the noise at {2 * temperature!r}", None, show)
 
 
 def _inside(s: Subject, x: np.ndarray, show: tuple[str, ...]) -> None:
