@@ -48,7 +48,7 @@ TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "autoencoder-bound": ("kset-autoencoder", {"kl": "noise", "kl_weight": 1.0, "logit_scale": 1.0}),
     "autoencoder-10": ("kset-autoencoder", {"rows": 10, "columns": 10, "subset_size": 5, "logit_scale": 1.0}),
     "features": ("kset-features", {}),
-    "features-instance": ("kset-features", {"selector": "instance"}),
+    "features-instance": ("kset-features", {"selector": "instance", "selector_lr": 1e-3}),
     "neighbours": ("kset-neighbours", {}),
 }
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -17,14 +17,15 @@ from gumtrace_experiments.kset.task import CHUNK, Problem, Task, TaskConfig, bui
 
 @dataclass(frozen=True)
 class FeaturesConfig(TaskConfig):
-    lr: float = 1e-4
+    lr: float = 1e-3
+    iterations: int = 20_000
     subset_size: int = 50
     """Pixels that are chosen, k."""
     selector: Literal["global", "instance"] = "global"
     """One vector of 784 logits for all images, or a network 784-100-784 that finds them for each image."""
     selector_width: int = 100
     """Hidden units of that network."""
-    selector_lr: float = 0.0
+    selector_lr: float = 1e-2
     """Learning rate of the logits, or of that network; 0: the same as --lr."""
     evaluate_every: int = 1000
 

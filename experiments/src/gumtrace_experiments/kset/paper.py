@@ -23,7 +23,7 @@ _AUTOENCODER = {
 _FEATURES = {
     **_IMAGES,
     "calls": 128,
-    "iterations": 50_000,
+    "iterations": 20_000,
     "subset_size": 50,
     "selector": "global",
     "selector_width": 100,
