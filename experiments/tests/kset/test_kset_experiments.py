@@ -278,6 +278,6 @@ def test_the_defaults_are_those_of_the_contest():
     assert (config.items, config.k, config.iterations) == (100, 10, 60_000)
     assert (config.rows, config.columns, config.subset_size) == (20, 20, 10)
     config = Features.config_type(estimator="StraightThrough")
-    assert (config.items, config.subset_size, config.iterations, config.lr) == (128, 50, 20_000, 1e-3)
+    assert (config.items, config.subset_size, config.iterations, config.lr) == (128, 50, 8000, 1e-3)
     config = Neighbours.config_type()
     assert (config.candidates, config.subset_size, config.dimensions) == (128, 10, 2)

@@ -18,7 +18,7 @@ from gumtrace_experiments.kset.task import CHUNK, Problem, Task, TaskConfig, bui
 @dataclass(frozen=True)
 class FeaturesConfig(TaskConfig):
     lr: float = 1e-3
-    iterations: int = 20_000
+    iterations: int = 8000
     subset_size: int = 50
     """Pixels that are chosen, k."""
     selector: Literal["global", "instance"] = "global"
@@ -27,7 +27,7 @@ class FeaturesConfig(TaskConfig):
     """Hidden units of that network."""
     selector_lr: float = 1e-2
     """Learning rate of the logits, or of that network; 0: the same as --lr."""
-    evaluate_every: int = 1000
+    evaluate_every: int = 500
 
     def __post_init__(self):
         super().__post_init__()

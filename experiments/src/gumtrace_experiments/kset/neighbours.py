@@ -17,9 +17,9 @@ from gumtrace_experiments.kset.task import CHUNK, Problem, Task, TaskConfig, bui
 
 @dataclass(frozen=True)
 class NeighboursConfig(TaskConfig):
-    iterations: int = 20_000
+    iterations: int = 4000
     lr: float = 1e-3
-    evaluate_every: int = 1000
+    evaluate_every: int = 500
     subset_size: int = 10
     """Neighbours, k."""
     candidates: int = 128

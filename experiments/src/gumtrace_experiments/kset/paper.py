@@ -23,7 +23,7 @@ _AUTOENCODER = {
 _FEATURES = {
     **_IMAGES,
     "calls": 128,
-    "iterations": 20_000,
+    "iterations": 8000,
     "subset_size": 50,
     "selector": "global",
     "selector_width": 100,
@@ -31,7 +31,7 @@ _FEATURES = {
 _NEIGHBOURS = {
     **_IMAGES,
     "calls": 128,
-    "iterations": 20_000,
+    "iterations": 4000,
     "subset_size": 10,
     "candidates": 128,
     "dimensions": 2,
