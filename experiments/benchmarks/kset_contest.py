@@ -59,6 +59,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 PARTS = ("clock", "train", "measure")
 # Of short runs with temperatures of 0.5, 1 and 2 (SST: 0.2 and 0.5).
 TUNED: dict[tuple[str, str], dict[str, Any]] = {("autoencoder", "StraightThrough"): {"temperature": 2.0}}
+# An update takes as long whatever these are.
+NOT_IN_TIME = ("iterations", "evaluate_every", "lr", "selector_lr", "schedule", "temperature")
 UPDATES, REPEATS = 10, 5  # a time is the median of so many, each that of so many updates
 
 
@@ -152,8 +154,7 @@ class Contest:
         for estimator in self.estimators:
             config = self.config(estimator)
             clocked = partial(clock, self.kind, config, data, self.device)
-            lengths = ("iterations", "evaluate_every")  # an update of a longer run takes as long
-            settings = {name: value for name, value in setting(config).items() if name not in lengths}
+            settings = {name: value for name, value in setting(config).items() if name not in NOT_IN_TIME}
             about = {"experiment": self.kind.name, "setting": settings, "device": machine(self.device)["device"]}
             with self._survive(estimator):
                 Found(RESULTS).add(
