@@ -10,8 +10,8 @@ from torch import Tensor
 from gumtrace.structures.base import Structure
 from gumtrace.structures.permutation import Permutation
 from gumtrace_experiments.parentheses.brackets import smart_permutation
+from gumtrace_experiments.parentheses.critic import LSTMCritic
 from gumtrace_experiments.parentheses.data import Sequences, Split
-from gumtrace_experiments.parentheses.insertion_critic import LSTMCritic
 from gumtrace_experiments.parentheses.insertion_model import Decoder
 from gumtrace_experiments.parentheses.orders import OrderConfig
 from gumtrace_experiments.parentheses.task import OrderExperiment, Written

@@ -10,8 +10,8 @@ from torch import Tensor
 from gumtrace.structures.base import Structure
 from gumtrace.structures.binary_tree import BinaryTree
 from gumtrace_experiments.parentheses.brackets import left_to_right_tree, smart_tree
+from gumtrace_experiments.parentheses.critic import LSTMCritic
 from gumtrace_experiments.parentheses.data import Sequences, Split
-from gumtrace_experiments.parentheses.encoder import Critic
 from gumtrace_experiments.parentheses.orders import FIXED, OrderConfig
 from gumtrace_experiments.parentheses.proposals import WrittenTrees, propose
 from gumtrace_experiments.parentheses.task import OrderExperiment, Proposal, Written
@@ -45,7 +45,7 @@ class TreeExperiment(OrderExperiment):
     def __init__(self, config: TreeConfig, data: Sequences):
         super().__init__(config, data)
         self.decoder = Decoder(config.types, config.hidden)
-        self.estimator = self.build_with(partial(Critic, config.types, config.longest, config.hidden))
+        self.estimator = self.build_with(partial(LSTMCritic, config.types, config.hidden))
 
     @staticmethod
     def smoke(config: TreeConfig) -> TreeConfig:
