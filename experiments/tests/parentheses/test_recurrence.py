@@ -1,5 +1,5 @@
 """The kernels of LSTMs that are differentiated twice, against the formula in torch: on a GPU where there is one, else
-in Triton's interpreter on the CPU. Memory that kernels must fill is poisoned, and so is what lies on both sides of it."""
+in Triton's interpreter on the CPU. Memory that kernels must fill is poisoned, as is what lies on both sides of it."""
 
 import kernelcases
 import pytest
@@ -92,7 +92,7 @@ def test_an_update_with_relax(monkeypatch):
         dist = BinaryTree(logits, lengths=lengths)
         relax(dist, lambda trees: trees.double().square().sum(-1), context, generator=noise).mean().backward()
         runs.append([logits.grad, *(p.grad for p in relax.parameters())])
-    assert all(expected.any() for expected in runs[1][:-1])  # with two samples a constant cancels
+    assert all(expected.any() for expected in runs[1])
     for mine, expected in zip(*runs, strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-8, atol=1e-8)
 

@@ -14,7 +14,7 @@ _SMALL = 1e-5  # next to a variance
 
 class LSTMCritic(nn.Module):
     """A function of noise (*S, B, n), 0 in the padding, and of the tokens: the sum over tokens of a linear layer on the
-    LSTM's states.
+    LSTM's states. A loss is a sum over tokens, too, and such sums reach its size within a few dozen updates.
 
     RELAX differentiates it twice, hence the LSTM of its own. The noise is centred and normalised first: an encoder's
     logits may go far, and no order depends on their mean.
@@ -33,7 +33,6 @@ class LSTMCritic(nn.Module):
         self.bias = nn.Parameter(torch.empty(2, 1, 4 * hidden).uniform_(-width, width))
         self.carry = nn.Parameter(torch.empty(2, hidden, 4 * hidden).uniform_(-width, width))
         self.out = nn.Parameter(torch.empty(2, hidden, 1).uniform_(-width, width))
-        self.constant = nn.Parameter(torch.zeros(()))
 
     @staticmethod
     def read(batch: Split) -> Tensor:
@@ -53,7 +52,7 @@ class LSTMCritic(nn.Module):
             gates = self._words(tokens, back)[:, :, None] + entries * self.input[:, None, -1:]
             found = states(gates.flatten(2, 3), self.carry).unflatten(2, entries.shape[2:4])  # (n, 2, S, B, hidden)
             each = (found @ self.out[:, None]).squeeze(-1).sum(1)  # (n, S, B)
-            return ((each * racing.mT[:, None]).sum(0) + self.constant).view(many).to(noise.dtype)
+            return (each * racing.mT[:, None]).sum(0).view(many).to(noise.dtype)
 
     def _words(self, tokens: Tensor, back: Tensor) -> Tensor:
         """(n, 2, B, 4 hidden): what tokens (B, n) add to the gates. There are fewer different ones than tokens."""

@@ -89,7 +89,7 @@ class _Backward(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, *along: Any) -> Any:
+    def backward(ctx, *along: Any) -> Any:  # type: ignore[reportIncompatibleMethodOverride]
         """Of Σ V · to_gates, where V is `along`. It is linear in the gradient to the states, whose factor is the
         derivative of the states along V. And the matrix of second derivatives is symmetric: what goes to the gates is
         the derivative of `to_gates` along V."""
