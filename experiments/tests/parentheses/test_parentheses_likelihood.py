@@ -10,9 +10,9 @@ from parentheses_runs import TINY, Tree, every_order, seeded
 from gumtrace_experiments.parentheses.data import Split, generate, load
 from gumtrace_experiments.parentheses.draws import categorical
 from gumtrace_experiments.parentheses.evaluation import iwae, of_different
-from gumtrace_experiments.parentheses.proposals import GeneratedTrees, propose
 from gumtrace_experiments.parentheses.tree_model import Decoder
-from gumtrace_experiments.parentheses.trees import from_level_order, level_order
+from gumtrace_experiments.parentheses.tree_order import from_level_order, level_order
+from gumtrace_experiments.parentheses.tree_proposals import GeneratedTrees, propose
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -255,16 +255,15 @@ def test_writing_stops_where_everything_ended():
     assert from_level_order(decoder.generate(3, longest=2), decoder.eos)[1].eq(-1).all()
 
 
-def test_padding_that_nobody_needs_changes_no_bound(trained, sequences):
-    """Chunks of an evaluation are cut to their longest sequence."""
+def test_padding_that_nobody_needs_is_not_read(trained, sequences, monkeypatch):
+    """Bounds are the same as with it."""
     short = Split(sequences.tokens[:4], sequences.lengths[:4])  # of two and four tokens
-    cut = Split(short.tokens[:, :4], short.lengths)
-    trees = some_trees(trained)
-    orders, log_q = propose(trained.posterior(cut), cut.lengths, trees, {"": 0.5}, 20, seeded())[""]
-    wide = torch.nn.functional.pad(orders, (0, 4), value=-2)
-    dist = trained.posterior(short)
-    part = torch.logaddexp(dist.log_prob(wide).double(), trees.log_prob(wide, short.lengths)) - np.log(2)
-    torch.testing.assert_close(log_q, part)
-    several = [Split(*(x.expand(20, *x.shape).flatten(0, 1) for x in batch)) for batch in (cut, short)]
-    narrow = trained.log_joint(several[0], orders.flatten(0, 1))
-    torch.testing.assert_close(narrow, trained.log_joint(several[1], wide.flatten(0, 1)))
+    proposed = trained.proposal("test", seeded())(short, trained.posterior(short), 20)
+    several = Split(*(x.expand(20, *x.shape).flatten(0, 1) for x in short))
+    widths, plain = [], trained.log_joint
+    monkeypatch.setattr(trained, "log_joint", lambda *given: widths.append(given[1].shape[-1]) or plain(*given))
+    found = trained.bounds(short, lambda *_: proposed, 20)
+    assert widths == [4]
+    for name, (orders, log_q) in proposed.items():
+        expected = iwae(plain(several, orders.flatten(0, 1)).view(20, 4), log_q)
+        torch.testing.assert_close(found[name], expected)

@@ -252,8 +252,9 @@ class OrderExperiment(Experiment):
             exact = self.log_joint(batch, self.fixed_order(batch, self.config.order)).double()
             return {"": Bound(exact, torch.ones_like(exact))}
         proposed = propose(batch, self.posterior(batch), samples)
-        orders = torch.cat([orders for orders, _ in proposed.values()])
-        joint = of_different(lambda item, order: self.log_joint(batch.batch(item), order), orders, ROWS)
+        n = int(batch.lengths.max())  # the decoder need not read padding behind all of them
+        orders, cut = torch.cat([orders for orders, _ in proposed.values()]), Split(batch.tokens[:, :n], batch.lengths)
+        joint = of_different(lambda item, order: self.log_joint(cut.batch(item), order), orders[..., :n], ROWS)
         parts = zip(proposed.items(), joint.split(samples), strict=True)
         return {name: iwae(own, log_q) for (name, (_, log_q)), own in parts}
 
@@ -288,10 +289,8 @@ class OrderExperiment(Experiment):
 
 
 def _by_length(data: Split) -> Iterator[Split]:
-    """Chunks of sequences of about the same length, without the padding that none of them needs."""
-    for index in data.lengths.argsort(stable=True).split(CHUNK):
-        some = data.batch(index)
-        yield Split(some.tokens[:, : int(some.lengths.max())], some.lengths)
+    """Chunks of sequences of about the same length."""
+    return map(data.batch, data.lengths.argsort(stable=True).split(CHUNK))
 
 
 def _repeated(batch: Split, count: int) -> Split:

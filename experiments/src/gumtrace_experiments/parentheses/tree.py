@@ -13,10 +13,10 @@ from gumtrace_experiments.parentheses.brackets import left_to_right_tree, smart_
 from gumtrace_experiments.parentheses.critic import LSTMCritic
 from gumtrace_experiments.parentheses.data import Sequences, Split
 from gumtrace_experiments.parentheses.orders import OrderConfig
-from gumtrace_experiments.parentheses.proposals import GeneratedTrees, propose
 from gumtrace_experiments.parentheses.task import Generated, OrderExperiment, Proposal
 from gumtrace_experiments.parentheses.tree_model import Decoder
-from gumtrace_experiments.parentheses.trees import from_level_order, level_order
+from gumtrace_experiments.parentheses.tree_order import from_level_order, level_order
+from gumtrace_experiments.parentheses.tree_proposals import GeneratedTrees, propose
 
 _TREES = {"left-to-right": left_to_right_tree, "smart": smart_tree}
 ALONE = {"_by_encoder": 1.0, "_by_decoder": 0.0}  # shares of trees from the encoder

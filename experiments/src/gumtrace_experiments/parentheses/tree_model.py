@@ -1,6 +1,6 @@
 """The decoder of trees: an LSTM that generates the nodes of a binary tree level by level, EOS for leaves.
 
-It is a language model of what `trees.level_order` gives, so that training is one call of the LSTM for all nodes.
+It is a language model of what `tree_order.level_order` gives, so that training is one call of the LSTM for all nodes.
 Whether a tree is complete follows from the symbols themselves: a token promises two children, and EOS none.
 """
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gumtrace_experiments.bidirectional import rows
 from gumtrace_experiments.parentheses.draws import EVERY, categorical
-from gumtrace_experiments.parentheses.trees import ended
+from gumtrace_experiments.parentheses.tree_order import ended
 
 
 class Decoder(nn.Module):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gumtrace import BinaryTree
-from gumtrace_experiments.parentheses.trees import depths, ended, from_level_order, level_order, shape_code
+from gumtrace_experiments.parentheses.tree_order import depths, ended, from_level_order, level_order, shape_code
 
 EOS = 99
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gumtrace.structures.base import Structure
-from gumtrace_experiments.parentheses.trees import level_order, shape_code
+from gumtrace_experiments.parentheses.tree_order import level_order, shape_code
 
 
 class GeneratedTrees:
@@ -76,7 +76,7 @@ def propose(
         return _Draws(orders, dist.log_prob(orders).double(), generated.log_prob(orders, lengths))
 
     own = described(dist.sample((count,), generator=generator))
-    others = described(generated.draw(lengths, count, generator)[..., : own.orders.shape[-1]])
+    others = described(generated.draw(lengths, count, generator))
     known = generated.sizes[lengths] > 0
     return {name: _mixed(own, others, known, share) for name, share in shares.items()}
 
