@@ -59,7 +59,7 @@ results: $(VENV)/.dev ## put recorded runs into the pages that show them: tables
 	@$(BIN)/gumtrace plot parentheses-tree --out build/parentheses-tree
 	@cp build/parentheses-tree/types.png build/parentheses-tree/entropy.png $(RESULTS)/parentheses-tree
 	@$(BIN)/gumtrace plot parentheses-insertion --out build/parentheses-insertion
-	@cp build/parentheses-insertion/types.png $(RESULTS)/parentheses-insertion
+	@cp build/parentheses-insertion/types.png build/parentheses-insertion/entropy.png $(RESULTS)/parentheses-insertion
 	@for name in graph-layout kset-autoencoder kset-features kset-neighbours l2x listops parentheses-insertion parentheses-tree treebank; do $(BIN)/gumtrace table $$name --into $(RESULTS)/$$name/NOTES.md || exit 1; done
 	@$(BIN)/python benchmarks/table.py
 	@$(BIN)/python experiments/benchmarks/experiment_tables.py

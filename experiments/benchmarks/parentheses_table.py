@@ -1,11 +1,18 @@
 """Train every row of both experiments with parentheses: all numbers of types, orders and seeds; and clock them.
 
-    python experiments/benchmarks/parentheses_table.py --data FOLDER --device cuda --jobs 5
+    python experiments/benchmarks/parentheses_table.py --data FOLDER --device cuda --seeds 0-4 --jobs 10
 
-starts `gumtrace train` for each setting, with its seeds side by side, several at a time. What was interrupted is
-resumed by the same command, and what is finished is skipped. `--list` prints the commands. Then one setting of each
-experiment is clocked alone: an update, and how long it takes to write the sequences that shares are counted of. The
-times are in runs/parentheses-times.json. In the end, for both experiments,
+trains what `gumtrace train` would with the same options, in the same folders, on CUDA by graphs. All orders, estimators
+and seeds of an experiment and a number of types share their data, and are trained side by side in one process; --beside
+takes fewer at a time. --jobs processes run at once. What was interrupted is resumed by the same command, and what is
+finished is skipped. --experiments, --types, --orders and --estimators choose rows, `RELAX:2` is RELAX with K = 2, and
+other options are those of `gumtrace train`. --list prints the rows.
+
+    python experiments/benchmarks/parentheses_table.py --data FOLDER --device cuda --parts clock
+
+times an update, and how long it takes to generate the sequences that shares are counted of: to draw them, and to find
+those that are different. It takes less than a minute on a GPU, which it should have alone. The times go to
+experiments/benchmarks/results/parentheses.json. In the end, for both experiments,
 
     gumtrace table parentheses-tree runs/parentheses-tree --save experiments/results/parentheses-tree/all-types.jsonl
     gumtrace plot parentheses-tree runs/parentheses-tree
@@ -13,102 +20,151 @@ times are in runs/parentheses-times.json. In the end, for both experiments,
 
 import argparse
 import json
-import shlex
+import multiprocessing
+import os
+import statistics
 import sys
 import time
+import traceback
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 import updates  # beside this file
-from l2x_table import run
 
 from gumtrace.benchmark import machine
-from gumtrace_experiments import find, names
+from gumtrace_experiments import find
+from gumtrace_experiments.commands.options import label, parse, read_seeds
+from gumtrace_experiments.commands.train import Options
 from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.run import Run
+from gumtrace_experiments.loop.training import train_all
 from gumtrace_experiments.loop.workers import Workers
-from gumtrace_experiments.parentheses.evaluation import write_unique
+from gumtrace_experiments.parentheses.evaluation import generate_unique
 from gumtrace_experiments.parentheses.orders import FIXED, ORDERS
 
-EXPERIMENTS = tuple(name for name in ("parentheses-tree", "parentheses-insertion") if name in names())
+EXPERIMENTS = ("parentheses-tree", "parentheses-insertion")
 TYPES = (10, 20, 30, 40, 50)
 ESTIMATORS = ("RELAX", "TraceREINFORCE")  # the paper's, and ours beside it
-PAPER = (*FIXED, "semi-supervised")  # orders
-TIMES = Path("runs") / "parentheses-times.json"
-LEARNED = 500  # updates before sequences are written: an untrained model does not come to an end
+RESULTS = Path(__file__).parent / "results" / "parentheses.json"
+CLOCKED = (("smart", "RELAX"), ("semi-supervised", "RELAX"), ("semi-supervised", "TraceREINFORCE"))
+LEARNED = 500  # updates before sequences are generated: an untrained model does not come to an end
+Setting = tuple[Any, Path]  # a config, and the folder of its run
 
 
-def settings() -> Iterator[list[str]]:
-    """The experiment and options of `gumtrace train` for each row of each table: first the paper's orders, for all
-    types in both experiments, and last those without supervision, which it does not have."""
-    for orders in (PAPER, [order for order in ORDERS if order not in PAPER]):
-        for types in TYPES:
-            for name in EXPERIMENTS:
-                for order in orders:
-                    for estimator in ESTIMATORS[:1] if order in FIXED else ESTIMATORS:
-                        yield [name, "--types", str(types), "--order", order, "--estimator", estimator]
-
-
-def commands(args: argparse.Namespace, more: list[str]) -> list[list[str]]:
-    shared = ["--data", args.data, "--device", args.device, "--seeds", args.seeds, *more]
-    shared += ["--graph"] * (args.device != "cpu")
-    program = [sys.executable, "-m", "gumtrace_experiments", "train"]
-    return [[*program, *row, *shared] for row in settings()]
-
-
-def clock(device: torch.device, data: Path, smoke: bool) -> list[dict[str, Any]]:
-    """A record for each experiment, order and estimator: milliseconds of an update, seconds of writing."""
-    found = []
-    for name in EXPERIMENTS:
-        for order, estimator in [("smart", "RELAX"), *(("semi-supervised", estimator) for estimator in ESTIMATORS)]:
-            alone, *_ = updates.measure(updates.Case(name, estimator, None, {"order": order}), device, data, smoke)
-            kind = find(name)
-            config = kind.config_type(order=order, estimator=estimator)
-            config = kind.smoke(config) if smoke else config
-            written = seconds_of_writing(kind, config, device, data, LEARNED)
-            found.append({"experiment": name, "order": order, "estimator": estimator, "ms": alone["ms"], **written})
+def settings(args: argparse.Namespace, more: list[str]) -> dict[tuple[str, int], list[Setting]]:
+    """All runs, by experiment and number of types."""
+    found = {}
+    for types in args.types:
+        for name in args.experiments:
+            rows = [row for order in args.orders for row in _rows(order, args.estimators)]
+            configs = [parse(find(name), ["--types", str(types), *row, *more], Options, "train")[0] for row in rows]
+            found[name, types] = [
+                (config.replace(seed=seed), args.out / name / label(config) / f"seed-{seed}")
+                for config in configs
+                for seed in read_seeds(args.seeds)
+            ]
     return found
 
 
-def seconds_of_writing(kind: Any, config: Any, device: torch.device, data: Path, learned: int) -> dict[str, Any]:
-    """Of all sequences, by a model that has learned a little; what becomes of them is not part of it."""
+def _rows(order: str, estimators: list[str]) -> Iterator[list[str]]:
+    """Options of `gumtrace train`. A fixed order needs no estimator."""
+    for estimator in ["RELAX"] if order in FIXED else estimators:
+        name, _, samples = estimator.partition(":")
+        yield ["--order", order, "--estimator", name, *(["--samples", samples] if samples else [])]
+
+
+def train_some(name: str, some: list[Setting], device: str, data: Path) -> bool:
+    """In a process of its own; what goes wrong there must not end the others."""
+    torch.set_num_threads(1)  # the device has the work
+    try:
+        results = train_all(find(name), some, device=device, data=data, graph=device != "cpu", progress=False)
+    except Exception:
+        traceback.print_exc()
+        return False
+    for (config, path), result in zip(some, results, strict=True):
+        test = result["test"]
+        shown = "  ".join(f"{key} {test[key]:.4g}" for key in ("new_correct", "old", "perplexity") if key in test)
+        print(f"{name} {config.types} {path.parent.name} seed {config.seed}: {shown}", flush=True)
+    return True
+
+
+def train(args: argparse.Namespace, more: list[str]) -> bool:
+    """Whether all went well."""
+    jobs = []
+    for (name, _), some in settings(args, more).items():
+        find(name).load_data(some[0][0], args.data, torch.device("cpu"))  # made once, before all ask for it
+        size = args.beside or len(some)
+        jobs += [(name, some[i : i + size], args.device, args.data) for i in range(0, len(some), size)]
+    os.environ["OMP_NUM_THREADS"] = "1"
+    fresh = multiprocessing.get_context("spawn")  # CUDA cannot be used after a fork
+    with ProcessPoolExecutor(args.jobs, mp_context=fresh, max_tasks_per_child=1) as pool:
+        return all(list(pool.map(train_some, *zip(*jobs, strict=True))))
+
+
+# Times ------------------------------------------------------------------------------------------------
+
+
+def clock(args: argparse.Namespace, more: list[str]) -> None:
+    """A record for each experiment, order and estimator that is chosen."""
+    device, records = torch.device(args.device), []
+    for name in args.experiments:
+        for order, estimator in CLOCKED:
+            if order in args.orders and estimator in args.estimators:
+                config, _ = parse(find(name), [*next(_rows(order, [estimator])), *more], Options, "train")
+                measured = clocked(find(name), config, device, args.data, LEARNED)
+                records.append({"experiment": name, "order": order, "estimator": estimator, **measured})
+                print(records[-1], flush=True)
+    args.results.write_text(json.dumps({"machine": machine(device), "records": records}, indent=1) + "\n")
+
+
+def clocked(kind: Any, config: Any, device: torch.device, data: Path, learned: int) -> dict[str, Any]:
+    """Milliseconds of an update, and seconds in which a model that has learned a little generates all sequences; what
+    becomes of them is not part of it."""
     with precision(config):
         model = kind.build(config, kind.load_data(config, data, device), device)
-        made = Run(model, None, Workers(device), graph=device.type == "cuda")
-        for _ in range(learned):
-            made.update()
-        updates.clocked([made], 1)  # waits
+        run = Run(model, None, Workers(device), graph=device.type == "cuda")
+        updates.clocked([run], 3)
+        times = [updates.clocked([run], updates.ROUNDS) for _ in range(updates.REPEATS)]
+        while run.iteration < learned:
+            run.update()
+        updates.clocked([run], 1)  # waits
         model.eval()
-        start = time.perf_counter()
-        with torch.no_grad():
-            some, draws = write_unique(lambda n, noise: model.write(n, noise)[:2], config.written, 0, device)
-        return {"seconds": time.perf_counter() - start, "different": len(some.lengths), "draws": draws}
+        with torch.no_grad(), run.updater.on_stream():
+            generate_unique(lambda n, noise: model.generate(n, noise)[:2], 1000, 1, device)  # libraries start up
+            start = time.perf_counter()
+            found, draws = generate_unique(lambda n, noise: model.generate(n, noise)[:2], config.generated, 0, device)
+            different = int((found.lengths >= -1).sum())  # waits for all of it
+        generation = {"seconds": time.perf_counter() - start, "different": different, "draws": draws}
+        return {"ms": statistics.median(times), **generation}
+
+
+PARTS = {"train": train, "clock": clock}
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="data", help="folder for the data, which are made if missing (default: data)")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder for the data, made if missing")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seeds", default="0-4", help="side by side in one process (default: 0-4)")
+    parser.add_argument("--experiments", nargs="+", choices=EXPERIMENTS, default=EXPERIMENTS)
+    parser.add_argument("--types", nargs="+", type=int, default=TYPES)
+    parser.add_argument("--orders", nargs="+", choices=ORDERS, default=ORDERS)
+    parser.add_argument("--estimators", nargs="+", default=ESTIMATORS, metavar="NAME[:K]")
+    parser.add_argument("--seeds", default="0-4", help="(default: 0-4)")
+    parser.add_argument("--beside", type=int, default=0, help="runs in a process (default: all that share their data)")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (default: 1)")
-    parser.add_argument("--list", action="store_true", help="print the commands, and start none")
-    parser.add_argument("--no-clock", action="store_true", help="measure no times in the end")
+    parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=("train",))
+    parser.add_argument("--out", type=Path, default=Path("runs"))
+    parser.add_argument("--results", type=Path, default=RESULTS, help="file for the times")
+    parser.add_argument("--list", action="store_true", help="print the rows, and train none")
     args, more = parser.parse_known_args(argv)  # other options are those of `gumtrace train`
-    found = commands(args, more)
     if args.list:
-        print("\n".join(map(shlex.join, found)))
+        print("\n".join(str(path) for some in settings(args, more).values() for _, path in some))
         return 0
-    with ThreadPoolExecutor(args.jobs) as pool:
-        failed = any(list(pool.map(run, found)))
-    if not args.no_clock:
-        device = torch.device(args.device)
-        records = clock(device, Path(args.data), "--smoke" in more)
-        TIMES.parent.mkdir(parents=True, exist_ok=True)
-        TIMES.write_text(json.dumps({"machine": machine(device), "records": records}, indent=1) + "\n")
-    return int(failed)
+    done = [PARTS[part](args, more) for part in args.parts]
+    return int(False in done)
 
 
 if __name__ == "__main__":

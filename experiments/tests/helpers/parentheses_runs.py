@@ -18,7 +18,7 @@ TINY = Tree.config_type(
     lr=1e-2,
     bound_samples=6,
     valid_bound_samples=3,
-    written=60,
+    generated=60,
     proposal_trees=200,
 )
 

@@ -73,7 +73,7 @@ TREE = find("parentheses-tree").config_type(
     bound_samples=4,
     valid_bound_samples=4,
     proposal_trees=100,
-    written=50,
+    generated=50,
     iterations=8,
     evaluate_every=4,
     lr=1e-3,
@@ -113,7 +113,7 @@ INSERTION = find("parentheses-insertion").config_type(
     test_size=50,
     bound_samples=4,
     valid_bound_samples=4,
-    written=50,
+    generated=50,
     iterations=8,
     evaluate_every=4,
     lr=1e-3,
@@ -160,7 +160,7 @@ def run(tmp_path, data):
 
 @pytest.fixture
 def build(data):
-    """A run that nobody writes down."""
+    """A run that nobody generates down."""
     with ExitStack() as stack:
 
         def call(config, **settings):

@@ -32,7 +32,7 @@ TINY = Insertion.config_type(
     evaluate_every=3,
     bound_samples=8,
     valid_bound_samples=4,
-    written=50,
+    generated=50,
 )
 WAYS = [
     {"order": "left-to-right"},
@@ -70,12 +70,12 @@ def test_every_way_trains_and_resumes_exactly(settings, tmp_path):
 
 @pytest.mark.slow
 def test_smoke_learns(tmp_path):
-    """The encoder's most likely order is the smart one mostly, and most of what the decoder writes is balanced."""
-    config = Insertion.smoke(Insertion.config_type(estimator="TraceREINFORCE")).replace(written=300)
+    """The encoder's most likely order is the smart one mostly, and most of what the decoder generates is balanced."""
+    config = Insertion.smoke(Insertion.config_type(estimator="TraceREINFORCE")).replace(generated=300)
     (result,) = train(Insertion, config, tmp_path, data=tmp_path, progress=False)
     found = result["test"]
     assert found["smart_modes"] > 0.5
-    assert found["correct_written"] > 0.6
+    assert found["correct_generated"] > 0.6
     assert math.isclose(found["perplexity"], math.exp(-found["log_likelihood"]))
     assert evaluate(tmp_path / "seed-0", "test", data=tmp_path) == found
 
@@ -156,9 +156,8 @@ def test_the_bound_is_that_of_enumeration(trained):
     second = torch.where(joint > -torch.inf, 2 * joint - own, -torch.inf).logsumexp(0)
     relative = ((second - 2 * exact).exp() - 1).sqrt()
     assert (relative > 0.05).sum() > 10  # an encoder that were the posterior would need no samples
-    (propose,) = trained.proposals("test", seeded()).values()
     with torch.no_grad():
-        found = trained.log_likelihoods(batch, propose, samples)
+        found = trained.bounds(batch, trained.proposal("test", seeded()), samples)[""].log_likelihood
     z = ((found - exact).exp() - 1) / (relative / math.sqrt(samples)).clamp(min=1e-9)
     assert z.abs().max() < stats.norm.isf(FALSE_ALARM / 2 / len(z))
 
@@ -181,13 +180,13 @@ def test_fixed_orders(trained):
     assert trained.fixed_order(batch, "left-to-right").tolist() == [list(range(6))] * 2
     model = Insertion.build(TINY.replace(order="smart"), trained.data, CPU).eval()
     steps = model.decoder(batch.tokens, trained.fixed_order(batch, "smart"), batch.lengths)
-    torch.testing.assert_close(model.log_likelihoods(batch, None, 1), steps.total.double())
+    torch.testing.assert_close(model.bounds(batch, None, 1)[""].log_likelihood, steps.total.double())
 
 
 def test_what_does_not_end_has_no_length(data):
     model = Insertion.build(TINY, data, CPU)
-    written = model.write(20, seeded())
-    assert written.tokens.shape == written.order.shape == (20, 12)
-    assert (written.lengths > 0).any()
+    generated = model.generate(20, seeded())
+    assert generated.tokens.shape == generated.order.shape == (20, 12)
+    assert (generated.lengths > 0).any()
     model.decoder.word.bias.data[-1] = -1e4
-    assert (model.write(20, seeded()).lengths == -1).all()
+    assert (model.generate(20, seeded()).lengths == -1).all()

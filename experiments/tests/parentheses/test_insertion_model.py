@@ -47,16 +47,16 @@ def test_probabilities_sum_to_one():
 
 def test_samples_have_the_probabilities_of_the_teacher_forced_pass():
     model = decoder(words=6, layers=3)
-    written = model.write(500, 12, seeded())
-    steps = model(written.tokens, written.order, written.lengths)
-    stop = steps.words.gather(1, written.lengths[:, None])[:, 0]
-    torch.testing.assert_close(written.log_prob, steps.total - torch.where(written.ended, 0.0, stop))
-    assert written.ended.any()
-    assert written.lengths.max() == 12
-    padding = torch.arange(12) >= written.lengths[:, None]
-    assert (written.tokens[padding] == 0).all()
-    assert (written.order == torch.arange(12))[padding].all()
-    assert written.order.sort(-1).values.equal(torch.arange(12).expand(500, -1))
+    generated = model.generate(500, 12, seeded())
+    steps = model(generated.tokens, generated.order, generated.lengths)
+    stop = steps.words.gather(1, generated.lengths[:, None])[:, 0]
+    torch.testing.assert_close(generated.log_prob, steps.total - torch.where(generated.ended, 0.0, stop))
+    assert generated.ended.any()
+    assert generated.lengths.max() == 12
+    padding = torch.arange(12) >= generated.lengths[:, None]
+    assert (generated.tokens[padding] == 0).all()
+    assert (generated.order == torch.arange(12))[padding].all()
+    assert generated.order.sort(-1).values.equal(torch.arange(12).expand(500, -1))
 
 
 def test_frequencies_of_samples_are_those_of_enumeration():
@@ -67,9 +67,11 @@ def test_frequencies_of_samples_are_those_of_enumeration():
     ended = steps.total.exp()
     unended = (lengths == LONGEST) * ((steps.total - steps.words[:, LONGEST]).exp() - ended)
     index = {key: i for i, key in enumerate(_keys(tokens, order, lengths))}
-    count, written = 20_000, model.write(20_000, LONGEST, seeded(1))
+    count, generated = 20_000, model.generate(20_000, LONGEST, seeded(1))
     drawn = torch.zeros(2, len(index), dtype=torch.float64)
-    for key, end in zip(_keys(written.tokens, written.order, written.lengths), written.ended.tolist(), strict=True):
+    for key, end in zip(
+        _keys(generated.tokens, generated.order, generated.lengths), generated.ended.tolist(), strict=True
+    ):
         drawn[int(end), index[key]] += 1
     expected = count * torch.stack([unended, ended]).detach()
     assert (drawn[expected == 0] == 0).all()

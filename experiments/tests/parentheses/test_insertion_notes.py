@@ -21,7 +21,7 @@ def found(order, metric, estimator="TraceREINFORCE", types=10):
 def test_what_was_run():
     assert len(RUNS) == len(collect([RESULTS / NAME])) == 3 * 3 + 2
     assert {(run.machine["device"], run.seed) for run in RUNS.values()} == {("cpu", 0)}
-    names = ("layers", "width", "hidden", "iterations", "calls", "lr", "test_size", "bound_samples", "written")
+    names = ("layers", "width", "hidden", "iterations", "calls", "lr", "test_size", "bound_samples", "generated")
     settings = {tuple(run.config[name] for name in names) for run in RUNS.values()}
     assert settings == {(2, 64, 64, 1500, 100, 2e-3, 500, 100, 3000)}
     names = ("heads", "dropout", "schedule", "precision", "valid_bound_samples")
@@ -38,7 +38,7 @@ def test_what_the_notes_say_of_orders():
         smart, left, semi = (found(order, "perplexity", types=types) for order in ("smart", "left-to-right", SEMI))
         assert best_perplexity(types) < smart < min(left, semi)
         assert max(left, semi) < 1.05 * best_perplexity(types)
-        assert 0.5 < found(SEMI, "smart_written", types=types) < 2 / 3
+        assert 0.5 < found(SEMI, "smart_generated", types=types) < 2 / 3
         assert found(SEMI, "wrong_mismatched", types=types) > found(SEMI, "wrong", types=types) / 2
     modes = [100 * found(SEMI, "smart_modes", types=types) for types in TYPES]
     assert f"most likely one of at least {int(min(modes))} % of the test sequences" in notes(NAME)

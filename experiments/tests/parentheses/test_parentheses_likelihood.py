@@ -8,10 +8,11 @@ import torch
 from parentheses_runs import TINY, Tree, every_order, seeded
 
 from gumtrace_experiments.parentheses.data import Split, generate, load
-from gumtrace_experiments.parentheses.evaluation import iwae
-from gumtrace_experiments.parentheses.proposals import WrittenTrees, propose
+from gumtrace_experiments.parentheses.draws import categorical
+from gumtrace_experiments.parentheses.evaluation import iwae, of_different
 from gumtrace_experiments.parentheses.tree_model import Decoder
-from gumtrace_experiments.parentheses.trees import level_order, written
+from gumtrace_experiments.parentheses.tree_order import from_level_order, level_order
+from gumtrace_experiments.parentheses.tree_proposals import GeneratedTrees, propose
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -51,14 +52,14 @@ def exact(trained, sequences):
 
 def weights(trained, sequences, proposal, count):
     """log P / Q, (count, B)."""
-    orders, log_q = proposal(sequences, trained.posterior(sequences), count)
+    ((orders, log_q),) = proposal(sequences, trained.posterior(sequences), count).values()
     several = Split(*(x.expand(count, *x.shape).flatten(0, 1) for x in sequences))
     return trained.log_joint(several, orders.flatten(0, 1)).view(log_q.shape).double() - log_q
 
 
 def some_trees(trained):
-    _, lengths, parents = trained.write(300, seeded())
-    return WrittenTrees(parents[:, :8], lengths)
+    _, lengths, parents = trained.generate(300, seeded())
+    return GeneratedTrees(parents[:, :8], lengths)
 
 
 def test_all_trees_are_summed(exact):
@@ -75,7 +76,7 @@ def test_weights_are_unbiased(trained, sequences, exact, share):
     found = weights(
         trained,
         sequences,
-        lambda batch, dist, count: propose(dist, batch.lengths, trees, share, count, seeded(3)),
+        lambda batch, dist, count: propose(dist, batch.lengths, trees, {"": share}, count, seeded(3)),
         4000,
     ).exp()
     expected = torch.stack([joint.logsumexp(0).exp() for joint, _ in exact])
@@ -86,11 +87,11 @@ def test_weights_are_unbiased(trained, sequences, exact, share):
 def test_weights_of_a_few_trees_are_unbiased(trained, sequences, exact):
     """A tenth of four is less than one: 20 trees of the decoder leave many out, which one draw of the encoder covers.
     Eight means of 4000 groups, each within five standard errors."""
-    _, lengths, parents = trained.write(20, seeded())
-    trees, repeats = WrittenTrees(parents[:, :8], lengths), 4000
+    _, lengths, parents = trained.generate(20, seeded())
+    trees, repeats = GeneratedTrees(parents[:, :8], lengths), 4000
     several = Split(*(x.repeat_interleave(repeats, 0) for x in sequences))
     found = weights(
-        trained, several, lambda batch, dist, count: propose(dist, batch.lengths, trees, 0.1, count, seeded(5)), 4
+        trained, several, lambda batch, dist, count: propose(dist, batch.lengths, trees, {"": 0.1}, count, seeded(5)), 4
     )
     found = found.exp().mean(0).view(-1, repeats)
     expected = torch.stack([joint.logsumexp(0).exp() for joint, _ in exact])
@@ -99,12 +100,12 @@ def test_weights_of_a_few_trees_are_unbiased(trained, sequences, exact):
 
 
 def test_trees_of_the_decoder_alone_give_what_they_cover(trained, sequences, exact):
-    """As the paper has it: the likelihood of the sequence along one of the trees that were written."""
+    """As the paper has it: the likelihood of the sequence along one of the trees that were generated."""
     trees = some_trees(trained)
     found = weights(
         trained,
         sequences,
-        lambda batch, dist, count: propose(dist, batch.lengths, trees, 0.0, count, seeded(4)),
+        lambda batch, dist, count: propose(dist, batch.lengths, trees, {"": 0.0}, count, seeded(4)),
         4000,
     ).exp()
     error = found.std(0) / 4000**0.5
@@ -119,11 +120,11 @@ def test_trees_of_the_decoder_alone_give_what_they_cover(trained, sequences, exa
 @pytest.mark.slow
 def test_the_bound_rises_to_the_likelihood(trained, sequences, exact):
     """With one order of the encoder it is the ELBO, known exactly. In the mean over 200 repetitions it rises with K,
-    and stays below the likelihood; with K = 1000 it is there. Differences of means within five standard errors."""
-    proposal = trained.proposals("valid", seeded())[""]
+    and stays below the likelihood; with K = 1000 it is there. All within five standard errors."""
+    proposal = trained.proposal("valid", seeded())
     elbo = torch.stack([(own.exp() * (joint - own)).sum() for joint, own in exact])
     full = torch.stack([joint.logsumexp(0) for joint, _ in exact])
-    by_encoder = super(Tree, trained).proposals("valid", seeded(1))[""]
+    by_encoder = super(Tree, trained).proposal("valid", seeded(1))
     ones = weights(trained, sequences, by_encoder, 4000)
     assert ((ones.mean(0) - elbo).abs() < 5 * ones.std(0) / 4000**0.5 + 1e-6).all()
     means = []
@@ -136,28 +137,50 @@ def test_the_bound_rises_to_the_likelihood(trained, sequences, exact):
         assert (low < high + 5 * (error.square() + other.square()).sqrt()).all()
         assert low.mean() < high.mean()
     assert (means[-1][0] < full + 5 * means[-1][1]).all()
-    found = trained.log_likelihoods(sequences, proposal, 1000)
-    assert (found - full).abs().max() < 0.2
-    assert (found - full).abs().max() < (means[0][0] - full).abs().max() / 4
+    found, effective = trained.bounds(sequences, proposal, 1000)[""]
+    relative = (1 / effective - 1 / 1000).clamp(min=0).sqrt()  # standard error of the mean of weights, divided by it
+    assert (((found - full).exp() - 1).abs() < 5 * relative + 1e-3).all()
+    assert relative.max() < 0.5
+    assert (found - full).abs().max() < (means[0][0] - full).abs().max() / 2
 
 
-def test_the_bound_is_the_same_in_parts():
-    """Of one item, however many orders are in memory at once."""
-    scores = torch.randn(12, 5, generator=seeded()).double()
+def test_the_bound_and_the_effective_sample_size_by_hand():
+    """One item whose weights are equal, one of which one has all, and one that has none."""
+    joint = torch.tensor([[1.0, 0.0, -np.inf], [1.5, -np.inf, -np.inf], [2.0, -np.inf, -np.inf]])
+    found = iwae(joint, torch.tensor([[0.0, 0.0, 0.0], [0.5, 0.0, 0.0], [1.0, 0.0, 0.0]]))
+    torch.testing.assert_close(found.log_likelihood, torch.tensor([1.0, -np.log(3), -np.inf]).double())
+    torch.testing.assert_close(found.effective, torch.tensor([3.0, 1.0, 0.0]).double())
 
-    def run(at_once):
-        left = iter(scores.split(at_once))
 
-        def propose(count):
-            part = next(left)
-            assert len(part) == count
-            return part, torch.zeros_like(part)
+@pytest.mark.parametrize("at_once", [1, 7, 1000])
+def test_equal_orders_are_evaluated_once(at_once):
+    """The same order of another item is another one."""
+    orders, seen = torch.randint(0, 2, (40, 3, 4), generator=seeded()), []
 
-        return iwae(lambda x: x, propose, 12, at_once)
+    def log_joint(item, order):
+        assert len(item) <= at_once
+        seen.extend(zip(item.tolist(), map(tuple, order.tolist()), strict=True))
+        return 100.0 * item + (order * torch.tensor([1, 2, 4, 8])).sum(-1)
 
-    expected = scores.logsumexp(0) - np.log(12)
-    for at_once in (1, 5, 12):
-        torch.testing.assert_close(run(at_once), expected)
+    found = of_different(log_joint, orders, at_once)
+    expected = 100.0 * torch.arange(3) + (orders * torch.tensor([1, 2, 4, 8])).sum(-1)
+    assert found.equal(expected)
+    assert len(seen) == len(set(seen)) == len({(b, *o.tolist()) for k in orders for b, o in enumerate(k)}) < 120
+
+
+def test_what_is_of_each_alone_is_as_if_it_were_alone(trained, sequences):
+    """The draws that shares have in common: those of the encoder, and those of the decoder."""
+    trees = some_trees(trained)
+    dist = trained.posterior(sequences)
+    found = propose(dist, sequences.lengths, trees, {"": 0.25, "encoder": 1.0, "decoder": 0.0}, 40, seeded())
+    (orders, log_q), (own, by_encoder), (others, by_decoder) = found.values()
+    assert orders.equal(torch.cat([own[:10], others[10:]]))
+    torch.testing.assert_close(by_encoder, dist.log_prob(own).double())
+    torch.testing.assert_close(by_decoder, trees.log_prob(others, sequences.lengths))
+    mixture = torch.logaddexp(
+        dist.log_prob(orders).double() + np.log(0.25), trees.log_prob(orders, sequences.lengths) + np.log(0.75)
+    )
+    torch.testing.assert_close(log_q, mixture)
 
 
 def test_fixed_orders_are_exact(trained, sequences, tmp_path):
@@ -189,13 +212,13 @@ def test_the_decoder_is_a_language_model_of_symbols():
     torch.testing.assert_close(decoder(symbols), torch.stack([decoder(row[None])[0] for row in symbols]))
 
 
-def test_what_is_written_follows_the_log_probabilities():
+def test_what_is_generated_follows_the_log_probabilities():
     """Chi-square over the trees of up to two tokens and the rest; by seed, it would fail by chance once in 10 000."""
     from scipy.stats import chi2
 
     torch.manual_seed(1)
     decoder = Decoder(types=1, hidden=6).requires_grad_(False)
-    tokens, lengths, parents = written(decoder.write(20_000, 6, seeded()), decoder.eos)
+    tokens, lengths, parents = from_level_order(decoder.generate(20_000, 6, seeded()), decoder.eos)
     statistic, rest, seen = 0.0, 1.0, 0
     for length in (0, 1, 2):
         for order in every_order(length, 6) if length else torch.full((1, 6), -2):
@@ -214,7 +237,6 @@ def test_what_is_written_follows_the_log_probabilities():
 
 def test_clocks_that_stand_still_make_nothing_likely(monkeypatch):
     """torch's exponential noise may be 0: even then, what has probability 10⁻¹³ does not win."""
-    from gumtrace_experiments.parentheses.tree_model import _drawn
 
     def stopped(self, generator=None):
         self.fill_(1.0)
@@ -222,12 +244,26 @@ def test_clocks_that_stand_still_make_nothing_likely(monkeypatch):
         return self
 
     monkeypatch.setattr(torch.Tensor, "exponential_", stopped)
-    assert _drawn(torch.tensor([[-30.0, 0.0], [0.0, 0.0]]), None).tolist() == [1, 0]
+    assert categorical(torch.tensor([[-30.0, 0.0], [0.0, 0.0]]), None).tolist() == [1, 0]
 
 
 def test_writing_stops_where_everything_ended():
     decoder = Decoder(types=1, hidden=4).requires_grad_(False)
     decoder.out.bias[decoder.eos] = 100.0
-    assert decoder.write(3, longest=2).eq(decoder.eos).all()
+    assert decoder.generate(3, longest=2).eq(decoder.eos).all()
     decoder.out.bias[decoder.eos] = -100.0
-    assert written(decoder.write(3, longest=2), decoder.eos)[1].eq(-1).all()
+    assert from_level_order(decoder.generate(3, longest=2), decoder.eos)[1].eq(-1).all()
+
+
+def test_padding_that_nobody_needs_is_not_read(trained, sequences, monkeypatch):
+    """Bounds are the same as with it."""
+    short = Split(sequences.tokens[:4], sequences.lengths[:4])  # of two and four tokens
+    proposed = trained.proposal("test", seeded())(short, trained.posterior(short), 20)
+    several = Split(*(x.expand(20, *x.shape).flatten(0, 1) for x in short))
+    widths, plain = [], trained.log_joint
+    monkeypatch.setattr(trained, "log_joint", lambda *given: widths.append(given[1].shape[-1]) or plain(*given))
+    found = trained.bounds(short, lambda *_: proposed, 20)
+    assert widths == [4]
+    for name, (orders, log_q) in proposed.items():
+        expected = iwae(plain(several, orders.flatten(0, 1)).view(20, 4), log_q)
+        torch.testing.assert_close(found[name], expected)

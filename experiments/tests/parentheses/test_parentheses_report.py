@@ -32,8 +32,8 @@ def record(types, order, new, seed=0, **settings):
     learned = order in ("semi-supervised", "unsupervised")
     valid |= {"entropy": 2.0} if learned else {}
     kinds = dict.fromkeys(["wrong_empty", "wrong_unfinished", "wrong_unopened", "wrong_mismatched"], 0.0)
-    test = {**valid, "new_correct": new, "old": 0.1, "possible": new / 2, "wrong": 0.9 - new, **kinds}
-    test |= {"wrong_unclosed": 0.9 - new, "smart_written": 0.25}
+    test = {**valid, "new_correct": new, "old": 0.1, "reachable": new / 2, "wrong": 0.9 - new, **kinds}
+    test |= {"wrong_unclosed": 0.9 - new, "smart_generated": 0.25}
     curve = {"iteration": [500], **{name: [value] for name, value in valid.items()}}
     result = {"iteration": 500, "valid": valid, "test": test, "seconds": 1.0, "gradient_std": {}}
     return Record(Tree.name, config, {"device": "cpu"}, result, curve)
@@ -97,7 +97,7 @@ def test_tables_by_types():
 def test_one_number_of_types_has_no_table_by_types():
     found = build(RECORDS[:2], Tree.report(), Tree.selection_metric)[0]
     assert [table.title for table in found] == [
-        "What else is known of the sequences that were written",
+        "What else is known of the sequences that were generated",
         "10 types of parentheses",
     ]
 
@@ -154,7 +154,7 @@ def test_pictures(order, saved, tmp_path):
         assert len(ax.lines) == 2 * tokens - 1  # one to each name, and one to each parent
     titles = [ax.get_title(loc="left") for ax in figure.axes]
     assert titles[0] == ("valid set, smart" if order == "smart" else "valid set, encoder's mode")
-    assert all(title.startswith("written: ") for title in titles[1::2])
+    assert all(title.startswith("generated: ") for title in titles[1::2])
     assert model.training
     given = figure.axes[0]
     signs = [label.get_text() for label in given.texts if label.get_text()]

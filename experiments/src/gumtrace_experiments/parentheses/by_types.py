@@ -21,20 +21,20 @@ _COLUMNS = (NEW, OLD, PERPLEXITY)
 BEST = "the generator of the data"
 _ERRORS = tuple(kind for i, kind in enumerate(KINDS) if i != BALANCED)
 _OTHERS = (
-    Column("possible, %", "possible", scale=100, digits=1),
+    Column("reachable, %", "reachable", scale=100, digits=1),
     *(Column(f"{kind}, %", f"wrong_{kind}", scale=100, digits=1) for kind in _ERRORS),
-    Column("in smart order, %", "smart_written", scale=100, digits=1),
+    Column("in smart order, %", "smart_generated", scale=100, digits=1),
 )
 _ABOUT_OTHERS = (
-    "Possible: new, correct, and such as the generator of the data can make. Errors by what a reader meets first. In "
-    "smart order: of the correct sequences that a model writes, repeated ones included."
+    "Reachable: new, correct, and such as the generator of the data can make. Errors by what a reader meets first. In "
+    "smart order: of the correct sequences that a model generates, repeated ones included."
 )
 _SIZE = (4.2, 3.2)  # inches, of a panel
 
 
 def overview(shown: list[Choice]) -> list[Table]:
     """A table for each metric, with the numbers of types side by side, and one of what else is known of the sequences
-    that were written."""
+    that were generated."""
     tables = []
     for _, same in groupby((c for c in shown if c.group.finished), lambda choice: choice.block.key[0]):
         several = list(same)
@@ -76,7 +76,7 @@ def _others(shown: list[Choice]) -> Table:
         cells = [_cell(choice.group.spread(column), column, False) for column in _OTHERS]
         rows.append((Cell(str(choice.block.key[1])), Cell(choice.name), *cells))
     head = ("types", "order", *(column.name for column in _OTHERS))
-    return Table("What else is known of the sequences that were written", head, tuple(rows), (_ABOUT_OTHERS,))
+    return Table("What else is known of the sequences that were generated", head, tuple(rows), (_ABOUT_OTHERS,))
 
 
 def _cell(spread, column: Column, bold: bool) -> Cell:

@@ -96,7 +96,7 @@ def load(
     if path.exists():
         like = {name: _empty(size, longest)._asdict() for name, size in sizes.items()}
         found = {name: Split(**split) for name, split in caches.read(path, FORMAT, arguments, like).items()}
-        caches.require(path, all(_possible(split, types) for split in found.values()), "sequences")
+        caches.require(path, all(_balanced(split, types) for split in found.values()), "sequences")
         return Sequences(**found)
     rng = np.random.default_rng([arguments["seed"], types])
     made = {name: generate(size, types, rng, longest) for name, size in sizes.items()}
@@ -109,7 +109,7 @@ def _empty(size: int, longest: int) -> Split:
     return Split(*(torch.empty(shape, dtype=torch.int64, device="meta") for shape in ((size, longest), (size,))))
 
 
-def _possible(split: Split, types: int) -> bool:
+def _balanced(split: Split, types: int) -> bool:
     """Whether they are balanced sequences of these types."""
     tokens, lengths = split
     known = (tokens >= 0) & (tokens < 2 * types) & (split.racing | (tokens == 0))

@@ -10,16 +10,18 @@ from torch import Tensor
 from gumtrace.structures.base import Structure
 from gumtrace.structures.permutation import Permutation
 from gumtrace_experiments.parentheses.brackets import smart_permutation
+from gumtrace_experiments.parentheses.critic import LSTMCritic
 from gumtrace_experiments.parentheses.data import Sequences, Split
-from gumtrace_experiments.parentheses.insertion_critic import LSTMCritic
 from gumtrace_experiments.parentheses.insertion_model import Decoder
 from gumtrace_experiments.parentheses.orders import OrderConfig
-from gumtrace_experiments.parentheses.task import OrderExperiment, Written
+from gumtrace_experiments.parentheses.task import Generated, OrderExperiment
 
 
 @dataclass(frozen=True)
 class InsertionConfig(OrderConfig):
     iterations: int = 20_000
+    evaluate_every: int = 1000
+    start_iterations: int = 2000
     lr: float = 5e-4
     width: int = 256
     """Width of the decoder; the paper does not give its sizes. --hidden is that of the encoder and of the critic."""
@@ -72,7 +74,7 @@ class InsertionExperiment(OrderExperiment):
         keep = self.decoder.masks(batch.tokens, generator)
         return self.decoder(batch.tokens, order, batch.lengths, keep).total
 
-    def write(self, count: int, generator: torch.Generator) -> Written:
+    def generate(self, count: int, generator: torch.Generator) -> Generated:
         """Twice as long as those of the training set, if need be."""
-        drawn = self.decoder.write(count, 2 * self.config.longest, generator)
-        return Written(drawn.tokens, torch.where(drawn.ended, drawn.lengths, -1), drawn.order)
+        drawn = self.decoder.generate(count, 2 * self.config.longest, generator)
+        return Generated(drawn.tokens, torch.where(drawn.ended, drawn.lengths, -1), drawn.order)

@@ -1,4 +1,4 @@
-"""The decoder: a Transformer that writes a sentence by insertions (InDIGO, Gu et al. 2019).
+"""The decoder: a Transformer that generates a sentence by insertions (InDIGO, Gu et al. 2019).
 
 Step t chooses a word given the t tokens that are there, or to stop; and then, given the word, the gap that it goes into
 (`insertion_order`). So for a sentence x of L tokens and an order σ
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from gumtrace_experiments.bidirectional import rows
 from gumtrace_experiments.dropout import kept, thinned
+from gumtrace_experiments.parentheses.draws import EVERY, categorical
 from gumtrace_experiments.parentheses.insertion_order import (
     BEGIN,
     END,
@@ -41,7 +42,7 @@ class Steps(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Sentences that the decoder wrote."""
+    """Sentences that the decoder generated."""
 
     tokens: Tensor  # (B, n), 0 in the padding
     lengths: Tensor  # (B,)
@@ -91,10 +92,11 @@ class Decoder(nn.Module):
         )
 
     @torch.no_grad()
-    def write(self, count: int, longest: int, generator: torch.Generator | None = None) -> Drawn:
-        """Samples of at most `longest` tokens, without synchronising."""
+    def generate(self, count: int, longest: int, generator: torch.Generator | None = None) -> Drawn:
+        """Samples of at most `longest` tokens."""
         device, dtype, n = self.embedding.device, self.embedding.dtype, longest
-        words, slots = (torch.zeros(count, n, dtype=torch.long, device=device) for _ in range(2))
+        words = torch.zeros(count, n, dtype=torch.long, device=device)
+        slots = torch.arange(n, device=device).repeat(count, 1)  # in the padding
         place = torch.zeros(count, n + FIRST, dtype=torch.long, device=device)  # of elements, in the row as it is
         place[:, END] = 1
         shape = (len(self.blocks), 2, count, self.heads, n + FIRST, self.embedding.shape[1] // self.heads)
@@ -115,7 +117,7 @@ class Decoder(nn.Module):
             stops = element == self.words
             log_prob += torch.where(writing & (stops | (t < n)), chosen, 0.0)
             writing = writing & ~stops
-            if t == n:
+            if t == n or (t % EVERY == 0 and not writing.any()):
                 break
             scores = self._pointer_scores(state[:, None], element[:, None] % self.words, sides[:, : i + 1])
             gap, chosen = _drawn(_by_gap(scores[:, 0], there), generator)
@@ -229,5 +231,5 @@ def _by_gap(scores: Tensor, place: Tensor) -> Tensor:
 
 def _drawn(log_probs: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
     """A draw from each row, and its log-probability."""
-    index = torch.multinomial(log_probs.exp(), 1, generator=generator)
-    return index[:, 0], log_probs.gather(-1, index)[:, 0]
+    index = categorical(log_probs, generator)
+    return index, log_probs.gather(-1, index[:, None])[:, 0]

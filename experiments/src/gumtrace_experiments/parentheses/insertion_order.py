@@ -1,6 +1,6 @@
 """Orders of insertion: a permutation of a sentence's places, and the insertions that make the sentence in that order.
 
-A sentence of L tokens is written between two markers, *begin* and *end*, which are there from the beginning. An order
+A sentence of L tokens is generated between two markers, *begin* and *end*, which are there from the beginning. An order
 is a permutation as `gumtrace.Permutation` has it: `order[t]` is the final place, 0..L-1, of the token that is inserted
 at step t. Beyond L it is t itself (padding). Three ways to say the same:
 

@@ -1,4 +1,4 @@
-"""Pictures of insertions: sequences with the order that an encoder finds, and what the decoder writes by itself."""
+"""Pictures of insertions: sequences with the order that an encoder finds, and what the decoder generates by itself."""
 
 from pathlib import Path
 from textwrap import fill
@@ -20,7 +20,7 @@ _LETTERS = 13  # of the caption, to an inch
 _CAPTION = (
     "From top to bottom, one token is inserted in each row; grey lines lead to the finished sequence in the last row. "
     "Numbers are types, blue opens, orange closes. Left: sequences of the data, in {order}. Right: what the decoder "
-    "wrote, in the order in which it did."
+    "generated, in the order in which it did."
 )
 _FIXED = "the fixed order"
 _FOUND = "the encoder's most likely order"
@@ -33,7 +33,7 @@ class _Item(NamedTuple):
 
 
 def draw(experiment: InsertionExperiment, path: str | Path, count: int = 4, split: str = "test") -> Path:
-    """Saves a picture of sequences of a split, long ones first, and of as many that the decoder writes."""
+    """Saves a picture of sequences of a split, long ones first, and of as many that the decoder generates."""
     columns = _of_data(experiment, count, split), _by_decoder(experiment, count)
     longest = max(len(item.tokens) for column in columns for item in column)
     rows = [max(len(item.tokens) for item in row) for row in zip(*columns, strict=True)]
@@ -69,11 +69,11 @@ def _of_data(experiment: InsertionExperiment, count: int, split: str) -> list[_I
 def _by_decoder(experiment: InsertionExperiment, count: int) -> list[_Item]:
     """Of a few more that are drawn, those that are longest."""
     device = experiment.data.test.tokens.device
-    tokens, lengths, order = experiment.write(4 * count, torch.Generator(device).manual_seed(0))
+    tokens, lengths, order = experiment.generate(4 * count, torch.Generator(device).manual_seed(0))
     kinds = [KINDS[code].replace("_", " ") for code in balance(tokens, lengths).tolist()]
     lengths = torch.where(lengths < 0, tokens.shape[1], lengths)
     first = lengths.argsort(descending=True, stable=True)[:count]
-    titles = [f"written: {kinds[i]}" for i in first.tolist()]
+    titles = [f"generated: {kinds[i]}" for i in first.tolist()]
     return _items(Split(tokens, lengths).batch(first), order[first], titles)
 
 

@@ -1,4 +1,4 @@
-"""The orders in which sequences are written, and the settings that both experiments share."""
+"""The orders in which sequences are generated, and the settings that both experiments share."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
@@ -10,7 +10,7 @@ from gumtrace_experiments.parentheses.data import LONGEST
 Order = Literal["left-to-right", "smart", "semi-supervised", "unsupervised"]
 ORDERS: tuple[str, ...] = get_args(Order)
 FIXED = ORDERS[:2]  # functions of the sequence: there is no encoder
-# A relaxed order is none that a sequence can be written in, and surrogates read a structure's entries as numbers.
+# A relaxed order is none that a sequence can be generated in, and surrogates read a structure's entries as numbers.
 USABLE = {name: cls for name, cls in ESTIMATORS.items() if not cls.differentiates and "surrogate" not in cls.settings()}
 if TYPE_CHECKING:
     Choice = str
@@ -28,7 +28,7 @@ class OrderConfig(Config):
     iterations: int = 10_000
     lr: float = 1e-3
     order: Order = "semi-supervised"
-    """In which sequences are written: from left to right; a parenthesis and the one that closes it ("smart"); as an
+    """In which sequences are generated: from left to right; a parenthesis and the one that closes it ("smart"); as an
     encoder finds, with the smart order known of some sequences, or of none."""
     types: int = 10
     """Types of parentheses."""
@@ -45,14 +45,14 @@ class OrderConfig(Config):
     """Orders for each sequence in the bound of the likelihood (IWAE) on test."""
     valid_bound_samples: int = 50
     """The same on validation."""
-    written: int = 200_000
-    """Different sequences that the best model writes in the end."""
+    generated: int = 200_000
+    """Different sequences that the best model generates in the end."""
 
     def __post_init__(self):
         super().__post_init__()
         if self.order not in ORDERS:
             raise ValueError(f"unknown order {self.order!r}: choose from {', '.join(ORDERS)}")
-        for name in ("types", "hidden", "train_size", "test_size", "bound_samples", "valid_bound_samples", "written"):
+        for name in ("types", "hidden", "train_size", "test_size", "bound_samples", "valid_bound_samples", "generated"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 2 <= self.longest <= 30 or self.longest % 2:

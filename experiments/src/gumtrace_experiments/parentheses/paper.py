@@ -11,7 +11,7 @@ from gumtrace_experiments.report.names import title
 
 ENTROPY = Column("entropy of the encoder, nats", "entropy", larger=None, axis="linear")
 # Runs of other data, budgets or models are not comparable, and get a table of their own.
-_COMPARED = ("calls", "iterations", "supervision", "hidden", "longest", "train_size", "test_size", "written")
+_COMPARED = ("calls", "iterations", "supervision", "hidden", "longest", "train_size", "test_size", "generated")
 _COMPARED += ("bound_samples", "valid_bound_samples")
 _COMPARED += ("proposal_trees", "proposal_share")  # of trees alone
 _COMPARED += ("width", "layers", "heads", "dropout")  # of insertions alone

@@ -1,8 +1,8 @@
 """What generating along a binary tree and generating by insertions have in common: the data, the orders, one loss from
 an estimator, and the evaluation.
 
-The decoder is P(x, z), of a sequence and the order z in which it is written, and the encoder Q(z | x). A fixed order is
-a function of x: its loss is -log P(x, z). Without one, the loss is a bound of -log P(x),
+The decoder is P(x, z), of a sequence and the order z in which it is generated, and the encoder Q(z | x). A fixed order
+is a function of x: its loss is -log P(x, z). Without one, the loss is a bound of -log P(x),
 
     E_Q [log Q(z | x) - log P(x, z)],
 
@@ -10,7 +10,7 @@ and where the training set gives the order of some sequences, the likelihood of 
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,20 +27,29 @@ from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.parentheses.brackets import BALANCED, balance
 from gumtrace_experiments.parentheses.data import Sequences, Split, load
 from gumtrace_experiments.parentheses.encoder import Encoder
-from gumtrace_experiments.parentheses.evaluation import digest, iwae, perplexity, shares, write_unique
+from gumtrace_experiments.parentheses.evaluation import (
+    Bound,
+    digest,
+    generate_unique,
+    iwae,
+    of_different,
+    perplexity,
+    shares,
+)
 from gumtrace_experiments.parentheses.orders import FIXED, OrderConfig
 
-Proposal = Callable[[Split, Structure, int], tuple[Tensor, Tensor]]  # K orders a sequence, and their log-probabilities
+# K orders a sequence and their log-probabilities, (K, B, n) and (K, B), under one name or several
+Proposal = Callable[[Split, Structure, int], dict[str, tuple[Tensor, Tensor]]]
 
 CHUNK = 250  # items evaluated at once
 ROWS = 8000  # sequences that the decoder reads at once, in an evaluation
 DRAWS = 10  # of the gradient, for its standard deviation
 SEEN = 8  # orders of each sequence, drawn to estimate the encoder's entropy
-SOME = 10_000  # sequences, to see in which order they are written
+SOME = 10_000  # sequences, to see in which order they are generated
 
 
-class Written(NamedTuple):
-    """Sequences that a model wrote, and in which order."""
+class Generated(NamedTuple):
+    """Sequences of a model, and in which order it generated them."""
 
     tokens: Tensor  # (N, n)
     lengths: Tensor  # (N,), -1 where it came to no end
@@ -79,7 +88,7 @@ class OrderExperiment(Experiment):
             start_iterations=50,
             bound_samples=50,
             valid_bound_samples=10,
-            written=1000,
+            generated=1000,
         )
 
     @staticmethod
@@ -114,7 +123,7 @@ class OrderExperiment(Experiment):
         """log P(x, z), (B,), of sequences and orders (B, n); the generator is for dropout."""
 
     @abstractmethod
-    def write(self, count: int, generator: torch.Generator) -> Written:
+    def generate(self, count: int, generator: torch.Generator) -> Generated:
         """Samples of the decoder."""
 
     # Training -----------------------------------------------------------------------------------------
@@ -149,7 +158,7 @@ class OrderExperiment(Experiment):
         if self.config.order in FIXED:
             return 0.0
         batch = self.data.train.batch(self.config.known + index)
-        with torch.no_grad():  # the critic is in eval mode now, in which cuDNN's LSTMs cannot go back
+        with torch.no_grad():  # gradients go to the logits, and no further
             dist, context = self.posterior(batch), self._context(batch)
 
         def draw() -> Tensor:
@@ -202,52 +211,56 @@ class OrderExperiment(Experiment):
     def evaluate(self, split: str, generator: torch.Generator) -> dict[str, float]:
         """The log-likelihood a token, exact for a fixed order and a bound otherwise, and the perplexity; of the encoder
         its entropy (a sequence), and how often its most likely order is the smart one; on test, what sequences the
-        decoder writes, and how many of the correct ones in the smart order."""
+        decoder generates, and how many of the correct ones in the smart order."""
         data: Split = getattr(self.data, split)
         found = self._likelihood_metrics(data, split, generator)
         if self.config.order not in FIXED:
             found |= self._encoder_metrics(data, generator)
         if split == "test":
-            found |= self._written_metrics(generator)
+            found |= self._generated_metrics(generator)
         return found
 
     def _likelihood_metrics(self, data: Split, split: str, generator: torch.Generator) -> dict[str, float]:
         samples = self.config.valid_bound_samples if split == "valid" else self.config.bound_samples
+        fixed = self.config.order in FIXED
+        propose = None if fixed else self.proposal(split, generator)
+        totals: dict[str, Tensor] = {}
+        for batch in _by_length(data):
+            for name, bound in self.bounds(batch, propose, samples).items():
+                totals[name] = totals.get(name, 0) + torch.stack(bound).sum(-1)
         found = {}
-        for suffix, propose in self.proposals(split, generator).items():
-            total = torch.zeros((), dtype=torch.float64, device=data.lengths.device)
-            for index in torch.arange(len(data.lengths), device=data.lengths.device).split(CHUNK):
-                total += self.log_likelihoods(data.batch(index), propose, samples).sum()
-            found[f"log_likelihood{suffix}"] = (total / data.lengths.sum()).item()
-            found[f"perplexity{suffix}"] = perplexity(found[f"log_likelihood{suffix}"])
+        for name, (total, effective) in zip(totals, torch.stack(list(totals.values())).tolist(), strict=True):
+            found[f"log_likelihood{name}"] = total / int(data.lengths.sum())
+            found[f"perplexity{name}"] = perplexity(found[f"log_likelihood{name}"])
+            if not fixed:
+                found[f"effective_samples{name}"] = effective / len(data.lengths)
         return found
 
-    def proposals(self, split: str, generator: torch.Generator) -> dict[str, Proposal]:
+    def proposal(self, split: str, generator: torch.Generator) -> Proposal:
         """Where orders come from that likelihoods are bounded with, by the suffix of the metrics' names: by default the
-        encoder. A fixed order needs none."""
+        encoder."""
 
-        def propose(batch: Split, dist: Structure, count: int) -> tuple[Tensor, Tensor]:
+        def propose(batch: Split, dist: Structure, count: int) -> dict[str, tuple[Tensor, Tensor]]:
             orders = dist.sample((count,), generator=generator)
-            return orders, dist.log_prob(orders)
+            return {"": (orders, dist.log_prob(orders))}
 
-        return {"": propose}
+        return propose
 
-    def log_likelihoods(self, batch: Split, propose: Proposal, samples: int) -> Tensor:
-        """(B,) float64: log P(x, z) of the fixed order z, or a bound of log P(x)."""
-        if self.config.order in FIXED:
-            return self.log_joint(batch, self.fixed_order(batch, self.config.order)).double()
-        dist = self.posterior(batch)
-
-        def log_joint(orders: Tensor) -> Tensor:
-            return self.log_joint(_repeated(batch, len(orders)), orders.flatten(0, 1)).view(orders.shape[:2])
-
-        at_once = max(ROWS // len(batch.lengths), 1)
-        return iwae(log_joint, lambda count: propose(batch, dist, count), samples, at_once)
+    def bounds(self, batch: Split, propose: Proposal | None, samples: int) -> dict[str, Bound]:
+        """Of log P(x), from so many orders; without a proposal log P(x, z) of the fixed order z."""
+        if propose is None:
+            exact = self.log_joint(batch, self.fixed_order(batch, self.config.order)).double()
+            return {"": Bound(exact, torch.ones_like(exact))}
+        proposed = propose(batch, self.posterior(batch), samples)
+        n = int(batch.lengths.max())  # the decoder need not read padding behind all of them
+        orders, cut = torch.cat([orders for orders, _ in proposed.values()]), Split(batch.tokens[:, :n], batch.lengths)
+        joint = of_different(lambda item, order: self.log_joint(cut.batch(item), order), orders[..., :n], ROWS)
+        parts = zip(proposed.items(), joint.split(samples), strict=True)
+        return {name: iwae(own, log_q) for (name, (_, log_q)), own in parts}
 
     def _encoder_metrics(self, data: Split, generator: torch.Generator) -> dict[str, float]:
         totals = torch.zeros(2, dtype=torch.float64, device=data.lengths.device)
-        for index in torch.arange(len(data.lengths), device=data.lengths.device).split(CHUNK):
-            batch = data.batch(index)
+        for batch in _by_length(data):
             dist = self.posterior(batch)
             entropy = -dist.log_prob(dist.sample((SEEN,), generator=generator)).double().mean(0)
             smart = (dist.mode == self.fixed_order(batch, "smart")).all(-1).double()
@@ -255,24 +268,29 @@ class OrderExperiment(Experiment):
         entropy, smart = (totals / len(data.lengths)).tolist()
         return {"entropy": entropy, "smart_modes": smart}
 
-    def _written_metrics(self, generator: torch.Generator) -> dict[str, float]:
-        """How sequences are written, of some; and what they are, of many different ones."""
-        device, count = self.data.train.tokens.device, self.config.written
-        tokens, lengths, order = self.write(min(count, SOME), generator)
+    def _generated_metrics(self, generator: torch.Generator) -> dict[str, float]:
+        """How sequences are generated, of some; and what they are, of many different ones."""
+        device, count = self.data.train.tokens.device, self.config.generated
+        tokens, lengths, order = self.generate(min(count, SOME), generator)
         right = balance(tokens, lengths) == BALANCED
         some = Split(tokens[right], lengths[right])
         smart = (order[right] == self.fixed_order(some, "smart")).all(-1).double().mean().item() if right.any() else 0.0
-        written, draws = write_unique(
-            lambda size, noise: self.write(size, noise)[:2],
+        generated, draws = generate_unique(
+            lambda size, noise: self.generate(size, noise)[:2],
             count,
             self.config.seed,
             device,
             folder=self.scratch,
             about=digest(self.state_dict()),
         )
-        found = {"smart_written": smart, "correct_written": right.double().mean().item()}
-        counts = {"different": float(len(written.lengths)), "draws": float(draws)}
-        return {**found, **shares(written, self.data.train, self.config.longest), **counts}
+        found = {"smart_generated": smart, "correct_generated": right.double().mean().item()}
+        counts = {"different": float(len(generated.lengths)), "draws": float(draws)}
+        return {**found, **shares(generated, self.data.train, self.config.longest), **counts}
+
+
+def _by_length(data: Split) -> Iterator[Split]:
+    """Chunks of sequences of about the same length."""
+    return map(data.batch, data.lengths.argsort(stable=True).split(CHUNK))
 
 
 def _repeated(batch: Split, count: int) -> Split:

@@ -1,4 +1,4 @@
-"""Parentheses along a binary tree: the paper's non-monotonic LSTM, which writes a tree level by level from its root."""
+"""Parentheses along a binary tree: the paper's non-monotonic LSTM generates a tree level by level from its root."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -10,13 +10,13 @@ from torch import Tensor
 from gumtrace.structures.base import Structure
 from gumtrace.structures.binary_tree import BinaryTree
 from gumtrace_experiments.parentheses.brackets import left_to_right_tree, smart_tree
+from gumtrace_experiments.parentheses.critic import LSTMCritic
 from gumtrace_experiments.parentheses.data import Sequences, Split
-from gumtrace_experiments.parentheses.encoder import Critic
-from gumtrace_experiments.parentheses.orders import FIXED, OrderConfig
-from gumtrace_experiments.parentheses.proposals import WrittenTrees, propose
-from gumtrace_experiments.parentheses.task import OrderExperiment, Proposal, Written
+from gumtrace_experiments.parentheses.orders import OrderConfig
+from gumtrace_experiments.parentheses.task import Generated, OrderExperiment, Proposal
 from gumtrace_experiments.parentheses.tree_model import Decoder
-from gumtrace_experiments.parentheses.trees import level_order, written
+from gumtrace_experiments.parentheses.tree_order import from_level_order, level_order
+from gumtrace_experiments.parentheses.tree_proposals import GeneratedTrees, propose
 
 _TREES = {"left-to-right": left_to_right_tree, "smart": smart_tree}
 ALONE = {"_by_encoder": 1.0, "_by_decoder": 0.0}  # shares of trees from the encoder
@@ -25,7 +25,7 @@ ALONE = {"_by_encoder": 1.0, "_by_decoder": 0.0}  # shares of trees from the enc
 @dataclass(frozen=True)
 class TreeConfig(OrderConfig):
     proposal_trees: int = 10_000
-    """Trees that the decoder writes, to propose trees for the bound of the likelihood; as in the paper."""
+    """Trees that the decoder generates, to propose trees for the bound of the likelihood; as in the paper."""
     proposal_share: float = 0.1
     """Share of the proposed trees that come from the encoder instead; the paper's is 0."""
 
@@ -45,7 +45,7 @@ class TreeExperiment(OrderExperiment):
     def __init__(self, config: TreeConfig, data: Sequences):
         super().__init__(config, data)
         self.decoder = Decoder(config.types, config.hidden)
-        self.estimator = self.build_with(partial(Critic, config.types, config.longest, config.hidden))
+        self.estimator = self.build_with(partial(LSTMCritic, config.types, config.hidden))
 
     @staticmethod
     def smoke(config: TreeConfig) -> TreeConfig:
@@ -65,20 +65,15 @@ class TreeExperiment(OrderExperiment):
     def log_joint(self, batch: Split, order: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return self.decoder(level_order(*batch, order, self.decoder.eos))
 
-    def write(self, count: int, generator: torch.Generator) -> Written:
+    def generate(self, count: int, generator: torch.Generator) -> Generated:
         """Twice as long as those of the training set, if need be."""
-        return Written(*written(self.decoder.write(count, 2 * self.config.longest, generator), self.decoder.eos))
+        symbols = self.decoder.generate(count, 2 * self.config.longest, generator)
+        return Generated(*from_level_order(symbols, self.decoder.eos))
 
-    def proposals(self, split: str, generator: torch.Generator) -> dict[str, Proposal]:
-        """Trees that the decoder wrote, and some of the encoder; on test also those of each alone. By the decoder alone
-        is as in the paper."""
-        if self.config.order in FIXED:
-            return super().proposals(split, generator)
-        _, lengths, parents = self.write(self.config.proposal_trees, generator)
-        trees = WrittenTrees(parents[:, : self.config.longest], lengths)
+    def proposal(self, split: str, generator: torch.Generator) -> Proposal:
+        """Trees that the decoder generated, and some of the encoder; on test also those of each alone. By the decoder
+        alone is as in the paper."""
+        _, lengths, parents = self.generate(self.config.proposal_trees, generator)
+        trees = GeneratedTrees(parents[:, : self.config.longest], lengths)
         shares = {"": self.config.proposal_share, **(ALONE if split == "test" else {})}
-
-        def proposal(share: float) -> Proposal:
-            return lambda batch, dist, count: propose(dist, batch.lengths, trees, share, count, generator)
-
-        return {suffix: proposal(share) for suffix, share in shares.items()}
+        return lambda batch, dist, count: propose(dist, batch.lengths, trees, shares, count, generator)

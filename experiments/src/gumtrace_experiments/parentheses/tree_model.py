@@ -1,6 +1,6 @@
-"""The decoder of trees: an LSTM that writes the nodes of a binary tree level by level, EOS for leaves.
+"""The decoder of trees: an LSTM that generates the nodes of a binary tree level by level, EOS for leaves.
 
-It is a language model of what `trees.level_order` gives, so that training is one call of the LSTM for all nodes.
+It is a language model of what `tree_order.level_order` gives, so that training is one call of the LSTM for all nodes.
 Whether a tree is complete follows from the symbols themselves: a token promises two children, and EOS none.
 """
 
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from gumtrace_experiments.bidirectional import rows
-from gumtrace_experiments.parentheses.trees import ended
+from gumtrace_experiments.parentheses.draws import EVERY, categorical
+from gumtrace_experiments.parentheses.tree_order import ended
 
 
 class Decoder(nn.Module):
@@ -17,7 +18,7 @@ class Decoder(nn.Module):
     >>> decoder = Decoder(types=2, hidden=8)
     >>> decoder(torch.tensor([[0, 4, 1, 4, 4]])).shape
     torch.Size([1])
-    >>> decoder.write(3, longest=5).shape
+    >>> decoder.generate(3, longest=5).shape
     torch.Size([3, 11])
     """
 
@@ -39,30 +40,23 @@ class Decoder(nn.Module):
         each = chances.gather(-1, symbols[..., None]).squeeze(-1)
         return torch.where(ended(symbols, self.eos), 0.0, each).sum(-1).view(batch)
 
-    def write(self, count: int, longest: int, generator: torch.Generator | None = None) -> Tensor:
+    def generate(self, count: int, longest: int, generator: torch.Generator | None = None) -> Tensor:
         """(count, 2 longest + 1): samples, each as far as a tree of `longest` tokens may need, EOS behind their ends.
         The LSTM's state is kept from node to node."""
         device = self.embedding.device
         symbols = torch.full((count, 2 * longest + 1), self.eos, device=device)
-        wanted = torch.ones(count, dtype=torch.int64, device=device)  # nodes that were promised, and not written yet
+        wanted = torch.ones(count, dtype=torch.int64, device=device)  # nodes that were promised, and not generated yet
         last, state = torch.full((count,), self._begin, device=device), None
         with torch.autocast(device.type, enabled=False):
             for i in range(symbols.shape[1]):
                 outputs, state = self.lstm(rows(self.embedding, last)[:, None], state)
                 scores = self.out(outputs[:, 0])
-                last = torch.where(wanted > 0, _drawn(scores, generator), self.eos)
+                last = torch.where(wanted > 0, categorical(scores, generator), self.eos)
                 symbols[:, i] = last
                 wanted = wanted + torch.where(wanted > 0, torch.where(last == self.eos, -1, 1), 0)
-                if not (wanted > 0).any():
+                if i % EVERY == 0 and not (wanted > 0).any():
                     break
         return symbols
 
     def compile(self, *args, **kwargs) -> None:
         """There is nothing to compile: an LSTM is one call of a library, which torch.compile leaves alone."""
-
-
-def _drawn(scores: Tensor, generator: torch.Generator | None) -> Tensor:
-    """(B,): a symbol each, by logits (B, symbols), as the winner of a race of exponential clocks."""
-    clocks = torch.empty_like(scores).exponential_(generator=generator)
-    # torch rounds small ones to 0, with which the least likely symbol would win; half of its smallest step does not.
-    return (scores - clocks.clamp_(min=torch.finfo(clocks.dtype).eps / 4).log()).argmax(-1)

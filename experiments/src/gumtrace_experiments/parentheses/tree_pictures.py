@@ -1,4 +1,4 @@
-"""Pictures of trees: those that a model finds for sequences, and those along which it writes its own."""
+"""Pictures of trees: those that a model finds for sequences, and those along which it generates its own."""
 
 from pathlib import Path
 from textwrap import fill
@@ -16,11 +16,11 @@ from gumtrace_experiments.parentheses.orders import FIXED
 from gumtrace_experiments.parentheses.tree import TreeExperiment
 
 _WIDTH, _LEVEL, _HEAD = 0.27, 0.2, 0.75  # inches: of a token, of a level, and of what is above and below a tree
-_SEED = 0  # of what is written
+_SEED = 0  # of what is generated
 _LETTERS = 14  # of the caption, to an inch
 _CAPTION = (
     "Blue: opening parentheses, orange: closing ones; numbers are types. The higher a token, the earlier it is "
-    "written. At the left, sequences of the data with the model's trees; at the right, what it writes by itself."
+    "generated. At the left, sequences of the data with the model's trees; at the right, what it generates by itself."
 )
 
 
@@ -37,11 +37,11 @@ class _Item(NamedTuple):
 
 def draw(experiment: TreeExperiment, path: str | Path, count: int = 4, split: str = "test") -> Path:
     """Saves a picture: at the left the first sequences of a split that are not short, with the trees that the model has
-    for them; at the right some that it writes."""
+    for them; at the right some that it generates."""
     was_training = experiment.training
     experiment.eval()
     with torch.no_grad():
-        pairs = list(zip(_given(experiment, count, split), _written(experiment, count), strict=True))
+        pairs = list(zip(_given(experiment, count, split), _generated(experiment, count), strict=True))
     experiment.train(was_training)
     wide = [max(len(pair[side].tokens) for pair in pairs) for side in (0, 1)]
     high = [max(max(item.levels, default=0) for item in pair) for pair in pairs]
@@ -71,10 +71,10 @@ def _given(experiment: TreeExperiment, count: int, split: str) -> list[_Item]:
     return [_Item(*row, what) for row in _rows(*batch, trees)]
 
 
-def _written(experiment: TreeExperiment, count: int) -> list[_Item]:
+def _generated(experiment: TreeExperiment, count: int) -> list[_Item]:
     """Those that came to an end and are not short, as far as there are."""
     generator = torch.Generator(experiment.data.train.tokens.device).manual_seed(_SEED)
-    found = experiment.write(50 * count, generator)
+    found = experiment.generate(50 * count, generator)
     short = torch.where(found.lengths > 0, (2 * found.lengths < experiment.config.longest).byte(), 2)
     chosen = short.argsort(stable=True)[:count]
     tokens, lengths, parents = (x[chosen] for x in found)
@@ -83,7 +83,7 @@ def _written(experiment: TreeExperiment, count: int) -> list[_Item]:
     items = []
     for (row, above), code in zip(_rows(tokens, lengths, parents), codes, strict=True):
         what = KINDS[code] if code != BALANCED else "old" if tuple(row) in known else "new and correct"
-        items.append(_Item(row, above, f"written: {what}", code != BALANCED))
+        items.append(_Item(row, above, f"generated: {what}", code != BALANCED))
     return items
 
 

@@ -38,7 +38,7 @@ def test_what_the_notes_say_of_the_data(tmp_path):
     (some, count), (others, more) = found
     assert f"With 10 types {some} of the test set are in the training set, with 50 types {others}" in notes(NAME)
     assert f"The two have {count} and {more} different sequences to train with" in notes(NAME)
-    shares = (int(number.replace(",", "")) / OrderConfig().written for number in (count, more))
+    shares = (int(number.replace(",", "")) / OrderConfig().generated for number in (count, more))
     most = [f"{100 * share:.1f} %" for share in shares]
     assert f"at most {most[0]} and {most[1]} can be old" in notes(NAME)
     guide = " ".join((ROOT / "docs" / "experiments.md").read_text().split())
@@ -84,7 +84,7 @@ def ratios(order, suffix):
 
 def test_what_was_run():
     assert {run.machine["device"] for run in RUNS} == {"cpu"}
-    names = ("hidden", "longest", "iterations", "calls", "lr", "test_size", "bound_samples", "written")
+    names = ("hidden", "longest", "iterations", "calls", "lr", "test_size", "bound_samples", "generated")
     assert {run.config["valid_bound_samples"] for run in RUNS} == {20}
     assert "by bounds with K = 20 trees (`--valid-bound-samples`, by default 50)" in notes(NAME)
     assert OrderConfig().valid_bound_samples == 50
@@ -118,7 +118,7 @@ def test_what_the_notes_say_of_estimators():
     shares = [
         50 * sum(values("semi-supervised", "new_correct", name, 20)) for name in ("RELAX", "TraceREINFORCE")
     ]  # means of two, in percent
-    assert f"writes {shares[0]:.0f} % new and correct sequences against {shares[1]:.0f} %" in notes(NAME)
+    assert f"generates {shares[0]:.0f} % new and correct sequences against {shares[1]:.0f} %" in notes(NAME)
 
 
 def test_what_the_notes_say_of_the_encoder():

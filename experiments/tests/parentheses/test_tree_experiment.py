@@ -12,8 +12,8 @@ from gumtrace.diagnostics.gradients import gradients
 from gumtrace.structures.base import Structure
 from gumtrace_experiments import train
 from gumtrace_experiments.parentheses.data import Split, load
-from gumtrace_experiments.parentheses.encoder import Critic, Encoder
-from gumtrace_experiments.parentheses.evaluation import WRITTEN
+from gumtrace_experiments.parentheses.encoder import Encoder
+from gumtrace_experiments.parentheses.evaluation import GENERATED
 from gumtrace_experiments.parentheses.orders import ORDERS, USABLE
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -141,19 +141,9 @@ def test_the_loss_reads_no_tensor(sequences, order, estimator, monkeypatch):
 def test_padding_is_not_read(sequences):
     batch = sequences.train.batch(torch.arange(10))
     other = Split(torch.where(batch.racing, batch.tokens, 3), batch.lengths)
-    encoder, critic = Encoder(2, 8), Critic(2, 8, 8)
+    encoder = Encoder(2, 8)
     inside = batch.racing
     torch.testing.assert_close(encoder(batch)[inside], encoder(other)[inside])
-    torch.testing.assert_close(critic.read(batch), critic.read(other))
-
-
-def test_the_critic_sees_differences(sequences):
-    """Orders do not depend on what is added to all noise."""
-    batch = sequences.train.batch(torch.arange(10))
-    critic = Critic(2, 8, 8)
-    context, noise = critic.read(batch), torch.randn(2, 10, 8, generator=seeded()) * batch.racing
-    torch.testing.assert_close(critic(noise, context), critic((noise + 3) * batch.racing, context))
-    assert not torch.allclose(critic(noise, context), critic(noise * 1.5, context))
 
 
 def test_encoder_metrics(sequences):
@@ -181,14 +171,14 @@ def _chances(lengths):
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 def test_runs(tmp_path, data, order):
-    """All of it: training, the bound, what is written; nothing of the latter is left in the folder."""
+    """All of it: training, the bound, what is generated; nothing of the latter is left in the folder."""
     result, _ = trained(tmp_path, data, TINY.replace(order=order))
     found = result["test"]
     assert found["old"] + found["new_correct"] + found["wrong"] == pytest.approx(1)
     assert found["different"] <= 60 <= found["draws"]
-    assert {"perplexity", "smart_written", "wrong_unclosed"} <= found.keys()
+    assert {"perplexity", "smart_generated", "wrong_unclosed"} <= found.keys()
     assert ("entropy" in found) == ("perplexity_by_encoder" in found) == (order not in ORDERS[:2])
-    assert not (tmp_path / "seed-0" / WRITTEN).exists()
+    assert not (tmp_path / "seed-0" / GENERATED).exists()
 
 
 @pytest.mark.slow
@@ -208,13 +198,14 @@ def test_a_run_that_was_cut_off_resumes_exactly(tmp_path, data, settings):
 
 
 def test_writing_that_was_cut_off_resumes_exactly(tmp_path, data, monkeypatch):
-    """After the last update, while sequences are written."""
+    """After the last update, while sequences are generated."""
     from gumtrace_experiments.parentheses import evaluation
 
     monkeypatch.setattr(evaluation, "BATCH", 20)
+    monkeypatch.setattr(evaluation, "PAUSE", 0.0)
     config = TINY.replace(order="smart")
     whole, _ = trained(tmp_path / "whole", data, config)
-    plain, left = Tree.write, iter(range(3))  # one is of another kind: in which order sequences are written
+    plain, left = Tree.generate, iter(range(3))  # one is of another kind: in which order sequences are generated
 
     def killed(self, count, generator):
         if next(left, None) is None:
@@ -222,10 +213,10 @@ def test_writing_that_was_cut_off_resumes_exactly(tmp_path, data, monkeypatch):
         return plain(self, count, generator)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Tree, "write", killed)
+        patched.setattr(Tree, "generate", killed)
         with pytest.raises(Killed):
             trained(tmp_path / "parts", data, config)
-    assert (tmp_path / "parts" / "seed-0" / WRITTEN).exists()
+    assert (tmp_path / "parts" / "seed-0" / GENERATED).exists()
     assert not (tmp_path / "parts" / "seed-0" / "result.json").exists()
     again, _ = trained(tmp_path / "parts", data, config)
     assert again["test"] == whole["test"] == json.loads(json.dumps(whole["test"]))

@@ -1,4 +1,4 @@
-"""Trees as the decoder writes them, against literal recursions."""
+"""Trees as the decoder generates them, against literal recursions."""
 
 from collections import deque
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gumtrace import BinaryTree
-from gumtrace_experiments.parentheses.trees import depths, ended, level_order, shape_code, written
+from gumtrace_experiments.parentheses.tree_order import depths, ended, from_level_order, level_order, shape_code
 
 EOS = 99
 
@@ -24,7 +24,7 @@ def every_tree(first, last, parent=-1):
 
 
 def walk(parents):
-    """What a decoder writes for a tree, by a queue of subtrees."""
+    """What a decoder generates for a tree, by a queue of subtrees."""
     root = next((i for i, p in enumerate(parents) if p == -1), None)
     queue, found = deque([root]), []
     while queue:
@@ -100,19 +100,19 @@ def test_level_order_is_that_of_a_queue(trees):
 def test_there_and_back(trees):
     parents, lengths = trees
     symbols = level_order(names(parents), lengths, parents, EOS)
-    tokens, found_lengths, found = written(symbols, EOS)
+    tokens, found_lengths, found = from_level_order(symbols, EOS)
     assert found_lengths.equal(lengths)
     assert found.equal(parents)
     inside = torch.arange(9) < lengths[:, None]
     assert tokens.equal(torch.where(inside, names(parents), 0))
 
 
-def test_what_is_written_is_read_by_recursion():
+def test_what_is_generated_is_read_by_recursion():
     """Of any symbols: those that make a tree, whatever stands behind it, and those that do not."""
     generator = torch.Generator().manual_seed(2)
     symbols = torch.randint(0, 5, (2000, 15), generator=generator)
     symbols = torch.where(torch.rand(2000, 15, generator=generator) < 0.55, EOS, symbols)
-    tokens, lengths, parents = written(symbols, EOS)
+    tokens, lengths, parents = from_level_order(symbols, EOS)
     assert {-1, 0, 1, 3, 7} <= set(lengths.tolist())
     for row, found, length, own in zip(
         symbols.tolist(), tokens.tolist(), lengths.tolist(), parents.tolist(), strict=True

@@ -7,16 +7,17 @@ from torch import Tensor, nn
 
 from gumtrace_experiments.bidirectional import rows, turned
 from gumtrace_experiments.parentheses.data import Split
+from gumtrace_experiments.parentheses.recurrence import states
 
 _SMALL = 1e-5  # next to a variance
 
 
 class LSTMCritic(nn.Module):
     """A function of noise (*S, B, n), 0 in the padding, and of the tokens: the sum over tokens of a linear layer on the
-    LSTM's states.
+    LSTM's states. A loss is a sum over tokens, too, and such sums reach its size within a few dozen updates.
 
-    Its steps are written out, because RELAX differentiates twice, and cuDNN's LSTM does so once. The noise is centred
-    and normalised first: an encoder's logits may go far, and no order depends on their mean.
+    RELAX differentiates it twice, hence the LSTM of its own. The noise is centred and normalised first: an encoder's
+    logits may go far, and no order depends on their mean.
 
     >>> batch = Split(torch.tensor([[0, 2, 3, 1, 0]]), torch.tensor([4]))
     >>> critic = LSTMCritic(types=2, hidden=8)
@@ -32,7 +33,6 @@ class LSTMCritic(nn.Module):
         self.bias = nn.Parameter(torch.empty(2, 1, 4 * hidden).uniform_(-width, width))
         self.carry = nn.Parameter(torch.empty(2, hidden, 4 * hidden).uniform_(-width, width))
         self.out = nn.Parameter(torch.empty(2, hidden, 1).uniform_(-width, width))
-        self.constant = nn.Parameter(torch.zeros(()))
 
     @staticmethod
     def read(batch: Split) -> Tensor:
@@ -48,24 +48,17 @@ class LSTMCritic(nn.Module):
         with torch.autocast(noise.device.type, enabled=False):
             entries = _standardised(noise.to(self.out.dtype).reshape(-1, *tokens.shape), racing)  # (S, B, n)
             entries = torch.stack([entries, entries.gather(-1, back.expand_as(entries))])  # both directions
-            words = rows(self.embedding, torch.stack([tokens, tokens.gather(-1, back)]))  # (2, B, n, hidden)
-            words = words @ self.input[:, None, :-1] + self.bias[:, None]
-            gates = words[:, None] + entries[..., None] * self.input[:, None, None, -1:]  # (2, S, B, n, 4 hidden)
-            states = self._states(gates.flatten(1, 2)).unflatten(1, entries.shape[1:3])  # (2, S, B, n, hidden)
-            each = (states @ self.out[:, None, None]).sum(0).squeeze(-1)  # (S, B, n)
-            return ((each * racing).sum(-1) + self.constant).view(many).to(noise.dtype)
+            entries = entries.movedim(-1, 0)[..., None]  # (n, 2, S, B, 1)
+            gates = self._words(tokens, back)[:, :, None] + entries * self.input[:, None, -1:]
+            found = states(gates.flatten(2, 3), self.carry).unflatten(2, entries.shape[2:4])  # (n, 2, S, B, hidden)
+            each = (found @ self.out[:, None]).squeeze(-1).sum(1)  # (n, S, B)
+            return (each * racing.mT[:, None]).sum(0).view(many).to(noise.dtype)
 
-    def _states(self, gates: Tensor) -> Tensor:
-        """(2, R, n, hidden) of the LSTM, for what tokens and noise add to its gates, (2, R, n, 4 hidden)."""
-        hidden = cell = gates.new_zeros(2, gates.shape[1], self.carry.shape[1])
-        states = []
-        for gate in gates.unbind(2):
-            opening, new = torch.baddbmm(gate, hidden, self.carry).split([3 * hidden.shape[-1], hidden.shape[-1]], -1)
-            add, keep, show = opening.sigmoid().chunk(3, -1)
-            cell = torch.addcmul(keep * cell, add, new.tanh())
-            hidden = show * cell.tanh()
-            states.append(hidden)
-        return torch.stack(states, 2)
+    def _words(self, tokens: Tensor, back: Tensor) -> Tensor:
+        """(n, 2, B, 4 hidden): what tokens (B, n) add to the gates. There are fewer different ones than tokens."""
+        table = self.embedding @ self.input[:, :-1] + self.bias  # (2, symbols, 4 hidden)
+        both = torch.stack([tokens, tokens.gather(-1, back) + len(self.embedding)])
+        return rows(table.flatten(0, 1), both.permute(2, 0, 1))
 
 
 def _standardised(noise: Tensor, racing: Tensor) -> Tensor:

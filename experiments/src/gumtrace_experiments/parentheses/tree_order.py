@@ -1,9 +1,9 @@
-"""Binary trees over sequences as the decoder reads and writes them: level by level, with a leaf EOS wherever a child is
-missing. All in operations on whole batches.
+"""Binary trees over sequences as the decoder reads and generates them: level by level, with a leaf EOS wherever a child
+is missing. All in operations on whole batches.
 
 A sequence of l tokens makes a full binary tree of 2l + 1 nodes. From left to right its leaves are the gaps before,
 between and behind the tokens, so in order the nodes are leaf, token, leaf, ..., token, leaf. Level by level they are
-the symbols that the decoder writes.
+the symbols that the decoder generates.
 """
 
 import torch
@@ -29,8 +29,8 @@ def depths(parents: Tensor) -> Tensor:
 
 
 def level_order(tokens: Tensor, lengths: Tensor, parents: Tensor, eos: int) -> Tensor:
-    """(*S, B, 2n + 1) int64: what the decoder writes for sequences (B, n) along trees (*S, B, n), level by level, EOS
-    for leaves and behind the end.
+    """(*S, B, 2n + 1) int64: what the decoder generates for sequences (B, n) along trees (*S, B, n), level by level,
+    EOS for leaves and behind the end.
 
     >>> level_order(torch.tensor([[0, 2, 3, 1]]), torch.tensor([4]), torch.tensor([[-1, 3, 1, 0]]), eos=9)
     tensor([[0, 9, 1, 2, 9, 9, 3, 9, 9]])
@@ -55,18 +55,18 @@ def _in_order(leaves: Tensor, tokens: Tensor) -> Tensor:
     return torch.cat([pairs, leaves[..., -1:]], -1)
 
 
-def written(symbols: Tensor, eos: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sequences (B, n), their lengths (B,) and their trees (B, n), values of `BinaryTree`, from what a decoder wrote,
-    (B, 2n + 1). Where it came to no end, length -1, the tokens in the order in which they were written, and no tree.
+def from_level_order(symbols: Tensor, eos: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Sequences (B, n), their lengths (B,) and their trees (B, n), values of `BinaryTree`, from what a decoder
+    generated, (B, 2n + 1). Where it came to no end, length -1, the tokens in the order in which they came, and no tree.
 
-    >>> tokens, lengths, parents = written(torch.tensor([[0, 9, 1, 2, 9, 9, 3, 9, 9]]), eos=9)
+    >>> tokens, lengths, parents = from_level_order(torch.tensor([[0, 9, 1, 2, 9, 9, 3, 9, 9]]), eos=9)
     >>> tokens, lengths, parents
     (tensor([[0, 2, 3, 1]]), tensor([4]), tensor([[-1,  3,  1,  0]]))
     """
     batch, nodes = symbols.shape
     n = nodes // 2
     is_token = (symbols != eos) & ~ended(symbols, eos)
-    number = is_token.long().cumsum(-1) - 1  # of a token, among those written
+    number = is_token.long().cumsum(-1) - 1  # of a token, among those generated
     finished = 2 * is_token.sum(-1) < nodes
     # The children of the k-th token are the nodes 2k + 1 and 2k + 2. Node `nodes` is where those of leaves go.
     left = torch.where(is_token, 2 * number + 1, nodes)
@@ -95,13 +95,13 @@ def ended(symbols: Tensor, eos: int) -> Tensor:
     >>> ended(torch.tensor([[0, 9, 9, 9, 9]]), eos=9)
     tensor([[False, False, False,  True,  True]])
     """
-    wanted = 1 + torch.where(symbols != eos, 1, -1).cumsum(-1)  # nodes that were promised, and not written yet
+    wanted = 1 + torch.where(symbols != eos, 1, -1).cumsum(-1)  # nodes that were promised, and not generated yet
     last = (wanted <= 0).long()
     return last.cumsum(-1) > last  # after the first place where none is
 
 
 def shape_code(symbols: Tensor, eos: int) -> Tensor:
-    """(*B,) int64: a number for the shape of a tree, from what the decoder writes; other shapes, other numbers.
+    """(*B,) int64: a number for the shape of a tree, from what the decoder generates; other shapes, other numbers.
 
     Which nodes are tokens, level by level, says all of it: a bit for each, of at most 31 tokens.
     """

@@ -1,12 +1,12 @@
-"""The insertion decoder's critic: both directions, padding, second derivatives."""
+"""RELAX's critic: both directions, padding, second derivatives."""
 
 import pytest
 import torch
 from common import seeded
 from torch import nn
 
+from gumtrace_experiments.parentheses.critic import LSTMCritic
 from gumtrace_experiments.parentheses.data import Split
-from gumtrace_experiments.parentheses.insertion_critic import LSTMCritic
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LENGTHS = torch.tensor([6, 4, 2])
@@ -34,7 +34,7 @@ def test_it_is_a_bidirectional_lstm_on_tokens_and_noise():
             row = (row - row.mean()) / (row.var(correction=0) + 1e-5).sqrt()
             words = critic.embedding[BATCH.tokens[b, :length]]
             states = lstm(torch.cat([words, row[:, None]], -1)[None])[0][0]
-            torch.testing.assert_close(found[s, b], (states @ critic.out.flatten()).sum() + critic.constant)
+            torch.testing.assert_close(found[s, b], (states @ critic.out.flatten()).sum())
 
 
 def _same_in_torch(critic):
@@ -69,3 +69,11 @@ def test_it_can_be_differentiated_twice():
     critic = made()
     context = critic.read(BATCH)
     assert torch.autograd.gradgradcheck(lambda x: critic(x, context), noise().requires_grad_())
+
+
+def test_it_depends_on_differences_alone():
+    """Orders do not depend on what is added to all noise."""
+    critic, values = made(), noise(2)
+    context = critic.read(BATCH)
+    torch.testing.assert_close(critic(values, context), critic((values + 3) * BATCH.racing, context))
+    assert not torch.allclose(critic(values, context), critic(values.roll(1, 0), context))

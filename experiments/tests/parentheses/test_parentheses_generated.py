@@ -1,11 +1,11 @@
-"""Sequences that a model writes: which are different, which are new, and what is wrong with the others."""
+"""Sequences that a model generates: which are different, which are new, and what is wrong with the others."""
 
 import pytest
 import torch
 
 from gumtrace_experiments.parentheses import evaluation
 from gumtrace_experiments.parentheses.data import Split
-from gumtrace_experiments.parentheses.evaluation import WRITTEN, digest, shares, write_unique
+from gumtrace_experiments.parentheses.evaluation import GENERATED, digest, generate_unique, shares
 from gumtrace_experiments.seeds import derive_seed
 
 CPU = torch.device("cpu")
@@ -38,7 +38,7 @@ def as_set(split):
 def test_shares_by_hand(batch, monkeypatch):
     monkeypatch.setattr(evaluation, "BATCH", batch)
     train = split_of((0, 1), (0, 0, 1, 1), width=4)
-    written = split_of(
+    generated = split_of(
         (0, 1),  # old
         (2, 3),  # new
         (0, 0, 1, 1, 0, 1),  # new, and never made
@@ -48,14 +48,14 @@ def test_shares_by_hand(batch, monkeypatch):
         (0, 0, 1),
         (),
     )
-    written = Split(torch.cat([written.tokens, torch.zeros(2, 8, dtype=torch.int64)]), written.lengths)
-    written = Split(written.tokens, torch.cat([written.lengths, torch.tensor([-1, 2])]))
-    written.tokens[9, :2] = torch.tensor([4, 5])  # new
-    found = shares(written, train, longest=6)
+    generated = Split(torch.cat([generated.tokens, torch.zeros(2, 8, dtype=torch.int64)]), generated.lengths)
+    generated = Split(generated.tokens, torch.cat([generated.lengths, torch.tensor([-1, 2])]))
+    generated.tokens[9, :2] = torch.tensor([4, 5])  # new
+    found = shares(generated, train, longest=6)
     assert found == {
         "old": 0.1,
         "new_correct": 0.4,
-        "possible": 0.2,
+        "reachable": 0.2,
         "wrong": 0.5,
         **dict.fromkeys(
             ["wrong_empty", "wrong_unfinished", "wrong_unopened", "wrong_mismatched", "wrong_unclosed"], 0.1
@@ -65,34 +65,34 @@ def test_shares_by_hand(batch, monkeypatch):
 
 def test_padding_makes_no_difference():
     train = split_of((0, 1), width=2)
-    written = split_of((0, 1), (2, 3), width=30)
-    written.tokens[0, 5] = 7
-    assert shares(written, train, 20)["old"] == 0.5
+    generated = split_of((0, 1), (2, 3), width=30)
+    generated.tokens[0, 5] = 7
+    assert shares(generated, train, 20)["old"] == 0.5
 
 
 @pytest.mark.parametrize("count", [1, 30, 200])
 def test_the_first_different_ones_are_kept(count, monkeypatch):
     monkeypatch.setattr(evaluation, "BATCH", 40)
-    found, draws = write_unique(sample, count, 3, CPU)
+    found, draws = generate_unique(sample, count, 3, CPU)
     assert len(found.lengths) == len(as_set(found)) == count
     assert draws % min(40, count) == 0
     size, expected = min(40, count), []
     for i in range(draws // size):
-        batch = Split(*sample(size, torch.Generator().manual_seed(derive_seed(3, "written", i))))
+        batch = Split(*sample(size, torch.Generator().manual_seed(derive_seed(3, "generated", i))))
         expected += as_rows(batch)
     assert as_rows(found) == list(dict.fromkeys(expected))[:count]
 
 
 def test_a_model_that_repeats_itself_comes_to_an_end(monkeypatch):
     monkeypatch.setattr(evaluation, "BATCH", 10)
-    found, draws = write_unique(lambda size, _: (torch.zeros(size, 2).long(), torch.full((size,), 2)), 50, 0, CPU)
+    found, draws = generate_unique(lambda size, _: (torch.zeros(size, 2).long(), torch.full((size,), 2)), 50, 0, CPU)
     assert (len(found.lengths), draws) == (1, evaluation.MOST * 50)
 
 
 def test_a_model_that_writes_nothing_has_shares_all_the_same():
     """One sequence, of no tokens."""
-    found, _ = write_unique(lambda size, _: (torch.zeros(size, 4).long(), torch.zeros(size).long()), 5, 0, CPU)
-    assert found.tokens.shape == (1, 0)
+    found, _ = generate_unique(lambda size, _: (torch.zeros(size, 4).long(), torch.zeros(size).long()), 5, 0, CPU)
+    assert found.tokens.shape == (1, 4)
     expected = dict.fromkeys(shares(split_of((0, 1)), split_of((0, 1)), 6), 0.0) | {"wrong": 1.0, "wrong_empty": 1.0}
     assert shares(found, split_of((0, 1)), 6) == expected
 
@@ -114,18 +114,19 @@ def killed_after(batches):
 
 def test_what_was_cut_off_is_continued(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluation, "BATCH", 40)
-    expected, draws = write_unique(sample, 300, 3, CPU)
+    monkeypatch.setattr(evaluation, "PAUSE", 0.0)
+    expected, draws = generate_unique(sample, 300, 3, CPU)
     assert draws > 4 * 40
     with pytest.raises(Killed):
-        write_unique(killed_after(3), 300, 3, CPU, folder=tmp_path, about="a")
-    assert (tmp_path / WRITTEN).exists()
+        generate_unique(killed_after(3), 300, 3, CPU, folder=tmp_path, about="a")
+    assert (tmp_path / GENERATED).exists()
     calls = []
 
     def counted(size, generator):
         calls.append(size)
         return sample(size, generator)
 
-    found, again = write_unique(counted, 300, 3, CPU, folder=tmp_path, about="a")
+    found, again = generate_unique(counted, 300, 3, CPU, folder=tmp_path, about="a")
     assert found.tokens.equal(expected.tokens)
     assert found.lengths.equal(expected.lengths)
     assert again == draws
@@ -133,22 +134,31 @@ def test_what_was_cut_off_is_continued(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("harm", ["another model", "cut off", "something else", "sizes"])
-def test_what_cannot_be_continued_is_written_again(tmp_path, monkeypatch, harm):
+@pytest.mark.parametrize("harm", ["another model", "cut off", "something else", "rows"])
+def test_what_cannot_be_continued_is_generated_again(tmp_path, monkeypatch, harm):
     monkeypatch.setattr(evaluation, "BATCH", 40)
-    expected, draws = write_unique(sample, 300, 3, CPU)
+    monkeypatch.setattr(evaluation, "PAUSE", 0.0)
+    expected, draws = generate_unique(sample, 300, 3, CPU)
     with pytest.raises(Killed):
-        write_unique(killed_after(3), 300, 3, CPU, folder=tmp_path, about="b" if harm == "another model" else "a")
-    path = tmp_path / WRITTEN
+        generate_unique(killed_after(3), 300, 3, CPU, folder=tmp_path, about="b" if harm == "another model" else "a")
+    path = tmp_path / GENERATED
     if harm == "cut off":
         path.write_bytes(path.read_bytes()[:-100])
     if harm == "something else":
         torch.save([1, 2], path)
-    if harm == "sizes":
-        torch.save({**torch.load(path), "sizes": torch.tensor([1, 2])}, path)
-    found, again = write_unique(sample, 300, 3, CPU, folder=tmp_path, about="a")
+    if harm == "rows":
+        torch.save({**torch.load(path), "rows": torch.tensor([1, 2], dtype=torch.int16)}, path)
+    found, again = generate_unique(sample, 300, 3, CPU, folder=tmp_path, about="a")
     assert found.tokens.equal(expected.tokens)
     assert again == draws
+
+
+def test_little_is_kept_of_what_takes_a_moment(tmp_path, monkeypatch):
+    """Files are written every so often, not for each batch."""
+    monkeypatch.setattr(evaluation, "BATCH", 40)
+    with pytest.raises(Killed):
+        generate_unique(killed_after(3), 300, 3, CPU, folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_digests_tell_models_apart():
@@ -159,6 +169,6 @@ def test_digests_tell_models_apart():
 
 
 def test_seeds_decide():
-    first, second, other = (write_unique(sample, 50, seed, CPU)[0] for seed in (1, 1, 2))
+    first, second, other = (generate_unique(sample, 50, seed, CPU)[0] for seed in (1, 1, 2))
     assert first.tokens.equal(second.tokens)
     assert as_set(first) != as_set(other)
