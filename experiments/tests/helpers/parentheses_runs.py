@@ -26,7 +26,3 @@ TINY = Tree.config_type(
 def every_order(length: int, n: int) -> torch.Tensor:
     """(trees, n): the values of all binary trees of so many tokens."""
     return BinaryTree(torch.zeros(n), lengths=length).enumerate_support(expand=False)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)

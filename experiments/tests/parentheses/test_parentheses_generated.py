@@ -63,13 +63,6 @@ def test_shares_by_hand(batch, monkeypatch):
     }
 
 
-def test_padding_makes_no_difference():
-    train = split_of((0, 1), width=2)
-    generated = split_of((0, 1), (2, 3), width=30)
-    generated.tokens[0, 5] = 7
-    assert shares(generated, train, 20)["old"] == 0.5
-
-
 @pytest.mark.parametrize("count", [1, 30, 200])
 def test_the_first_different_ones_are_kept(count, monkeypatch):
     monkeypatch.setattr(evaluation, "BATCH", 40)
@@ -89,7 +82,7 @@ def test_a_model_that_repeats_itself_comes_to_an_end(monkeypatch):
     assert (len(found.lengths), draws) == (1, evaluation.MOST * 50)
 
 
-def test_a_model_that_writes_nothing_has_shares_all_the_same():
+def test_a_model_that_generates_nothing_has_shares_all_the_same():
     """One sequence, of no tokens."""
     found, _ = generate_unique(lambda size, _: (torch.zeros(size, 4).long(), torch.zeros(size).long()), 5, 0, CPU)
     assert found.tokens.shape == (1, 4)

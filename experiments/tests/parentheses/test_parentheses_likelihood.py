@@ -5,7 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from parentheses_runs import TINY, Tree, every_order, seeded
+from common import seeded
+from parentheses_runs import TINY, Tree, every_order
 
 from gumtrace_experiments.parentheses.data import Split, generate, load
 from gumtrace_experiments.parentheses.draws import categorical
@@ -247,7 +248,7 @@ def test_clocks_that_stand_still_make_nothing_likely(monkeypatch):
     assert categorical(torch.tensor([[-30.0, 0.0], [0.0, 0.0]]), None).tolist() == [1, 0]
 
 
-def test_writing_stops_where_everything_ended():
+def test_generation_stops_where_everything_ended():
     decoder = Decoder(types=1, hidden=4).requires_grad_(False)
     decoder.out.bias[decoder.eos] = 100.0
     assert decoder.generate(3, longest=2).eq(decoder.eos).all()

@@ -33,7 +33,7 @@ def record(types, order, new, seed=0, **settings):
     valid |= {"entropy": 2.0} if learned else {}
     kinds = dict.fromkeys(["wrong_empty", "wrong_unfinished", "wrong_unopened", "wrong_mismatched"], 0.0)
     test = {**valid, "new_correct": new, "old": 0.1, "reachable": new / 2, "wrong": 0.9 - new, **kinds}
-    test |= {"wrong_unclosed": 0.9 - new, "smart_generated": 0.25}
+    test |= {"wrong_unclosed": 0.9 - new, "smart_generated": 0.25} | ({"effective_samples": 37.0} if learned else {})
     curve = {"iteration": [500], **{name: [value] for name, value in valid.items()}}
     result = {"iteration": 500, "valid": valid, "test": test, "seconds": 1.0, "gradient_std": {}}
     return Record(Tree.name, config, {"device": "cpu"}, result, curve)
@@ -91,13 +91,14 @@ def test_tables_by_types():
     assert [[cell.bold for cell in line] for line in new.rows][1] == [False, True, True]
     assert not any(cell.bold for line in old.rows for cell in line)  # neither more nor fewer are better
     assert text(perplexity)[-1] == ["the generator of the data", *(f"{best_perplexity(t):.3f}" for t in (10, 20))]
-    assert text(others)[0] == ["10", "left-to-right", "15.0", "0.0", "0.0", "0.0", "0.0", "60.0", "25.0"]
+    assert text(others)[0] == ["10", "left-to-right", "15.0", "0.0", "0.0", "0.0", "0.0", "60.0", "25.0", "–"]
+    assert text(others)[2][-2:] == ["25.0 ± 0.0", "37 ± 0"]
 
 
 def test_one_number_of_types_has_no_table_by_types():
     found = build(RECORDS[:2], Tree.report(), Tree.selection_metric)[0]
     assert [table.title for table in found] == [
-        "What else is known of the sequences that were generated",
+        "What else is known of the models",
         "10 types of parentheses",
     ]
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 import torch
+from common import seeded
 from no_reading import NoReading
-from parentheses_runs import TINY, Tree, every_order, seeded
+from parentheses_runs import TINY, Tree, every_order
 from tiny_runs import Killed
 
 from gumtrace.diagnostics.gradients import gradients
@@ -197,7 +198,7 @@ def test_a_run_that_was_cut_off_resumes_exactly(tmp_path, data, settings):
     assert {**again, "seconds": 0} == {**whole, "seconds": 0}
 
 
-def test_writing_that_was_cut_off_resumes_exactly(tmp_path, data, monkeypatch):
+def test_generation_that_was_cut_off_resumes_exactly(tmp_path, data, monkeypatch):
     """After the last update, while sequences are generated."""
     from gumtrace_experiments.parentheses import evaluation
 

@@ -24,17 +24,19 @@ _OTHERS = (
     Column("reachable, %", "reachable", scale=100, digits=1),
     *(Column(f"{kind}, %", f"wrong_{kind}", scale=100, digits=1) for kind in _ERRORS),
     Column("in smart order, %", "smart_generated", scale=100, digits=1),
+    Column("effective samples", "effective_samples", digits=0),
 )
 _ABOUT_OTHERS = (
     "Reachable: new, correct, and such as the generator of the data can make. Errors by what a reader meets first. In "
-    "smart order: of the correct sequences that a model generates, repeated ones included."
+    "smart order: of the correct sequences that a model generates, repeated ones included. Effective samples: of the "
+    "orders that the likelihood is bounded with, on average over sequences."
 )
 _SIZE = (4.2, 3.2)  # inches, of a panel
 
 
 def overview(shown: list[Choice]) -> list[Table]:
-    """A table for each metric, with the numbers of types side by side, and one of what else is known of the sequences
-    that were generated."""
+    """A table for each metric, with the numbers of types side by side, and one of what else is known of the
+    models."""
     tables = []
     for _, same in groupby((c for c in shown if c.group.finished), lambda choice: choice.block.key[0]):
         several = list(same)
@@ -76,7 +78,7 @@ def _others(shown: list[Choice]) -> Table:
         cells = [_cell(choice.group.spread(column), column, False) for column in _OTHERS]
         rows.append((Cell(str(choice.block.key[1])), Cell(choice.name), *cells))
     head = ("types", "order", *(column.name for column in _OTHERS))
-    return Table("What else is known of the sequences that were generated", head, tuple(rows), (_ABOUT_OTHERS,))
+    return Table("What else is known of the models", head, tuple(rows), (_ABOUT_OTHERS,))
 
 
 def _cell(spread, column: Column, bold: bool) -> Cell:

@@ -135,4 +135,4 @@ def _launch(kernel: Any, *tensors: Tensor) -> None:
     size = tensors[-1].shape[-1]
     rows = tensors[-1].numel() // size
     with torch.cuda.device_of(tensors[0]):
-        kernel[(-(-rows * size // BLOCK),)](*tensors, rows, H=size, BLOCK=BLOCK)
+        kernel[(-(-rows * size // BLOCK),)](*tensors, rows, H=size, BLOCK=BLOCK, num_warps=4, enable_fp_fusion=True)
