@@ -31,16 +31,18 @@ def equal_time(name: str, found: dict[str, Any], runs: list[Record]) -> str:
     return "\n".join(parts)
 
 
-def _of(choice: Choice, times: list[dict[str, Any]]) -> dict[str, Any]:
-    """The record of a setting, which may be older than some of its fields, on the device of the runs."""
+def _of(choice: Choice, times: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The record of a setting, which may be older than some of its fields, on the device of the runs; None where it
+    was not clocked."""
     device = choice.group.finished[0].machine["device"]
     known = [record for record in times if record["device"] == device]
-    return next(record for record in known if record["setting"].items() <= choice.group.setting.items())
+    return next((record for record in known if record["setting"].items() <= choice.group.setting.items()), None)
 
 
-def _equal_time(clocked: list[tuple[Choice, dict[str, Any]]], column: Column, metric: str) -> str:
-    choice, first = clocked[0]
-    budget = min(r["ms"] * c.group.setting["iterations"] for c, r in clocked) / 1e3
+def _equal_time(clocked: list[tuple[Choice, dict[str, Any] | None]], column: Column, metric: str) -> str:
+    choice = clocked[0][0]
+    first = next(record for _, record in clocked if record is not None)
+    budget = min(r["ms"] * c.group.setting["iterations"] for c, r in clocked if r is not None) / 1e3
     lines = [
         f"**Equal calls and equal time, {choice.block.title}**",
         "",
@@ -48,9 +50,14 @@ def _equal_time(clocked: list[tuple[Choice, dict[str, Any]]], column: Column, me
         "|---|---:|---:|---:|---:|",
     ]
     for choice, record in clocked:
-        updates = min(int(1e3 * budget / record["ms"]), choice.group.setting["iterations"])
-        cells = [_mean(choice, column, metric, until) for until in (choice.group.setting["iterations"], updates)]
-        lines.append(f"| {title(choice.group.setting)} | {record['ms']:.3g} | {' | '.join(cells)} | {updates:,} |")
+        most = choice.group.setting["iterations"]
+        row = f"| {title(choice.group.setting)} |"
+        if record is None:
+            lines.append(f"{row} – | {_mean(choice, column, metric, most)} | – | – |")
+            continue
+        updates = min(int(1e3 * budget / record["ms"]), most)
+        cells = [_mean(choice, column, metric, until) for until in (most, updates)]
+        lines.append(f"{row} {record['ms']:.3g} | {' | '.join(cells)} | {updates:,} |")
     where = first["machine"]
     device = (
         f"{where['cpu']}, {where['threads']} thread{'s' * (where['threads'] > 1)}"
