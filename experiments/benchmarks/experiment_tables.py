@@ -50,6 +50,7 @@ def experiments() -> str:
         about, metric = find(name).report(), find(name).selection_metric
         columns = [(i, c) for i, c in enumerate(about.columns) if c.metric in metrics]
         shown = [c for c in choices(collect([RUNS / name]), about, metric) if len(c.group.finished) > 1]
+        shown = [c for c in shown if c.block.paper]
         for key in dict.fromkeys(choice.block.key for choice in shown):
             same = [choice for choice in shown if choice.block.key == key]
             block, own = same[0].block, max(same, key=lambda choice: choice.group.score(metric))

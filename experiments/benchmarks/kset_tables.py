@@ -1,14 +1,16 @@
 """Tables of the k-subset contest: equal calls beside equal time, and bias and standard deviation of gradients."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 from gumtrace_experiments import find
 from gumtrace_experiments.columns import Column
+from gumtrace_experiments.report.equal_time import found_until
 from gumtrace_experiments.report.groups import Choice, choices, spread
 from gumtrace_experiments.report.names import family, place, title
-from gumtrace_experiments.report.records import ITERATION, Record, collect
+from gumtrace_experiments.report.records import Record, collect
 from gumtrace_experiments.report.tables import number
 
 RUNS = Path(__file__).parents[1] / "results"
@@ -77,14 +79,10 @@ def _equal_time(clocked: list[tuple[Choice, dict[str, Any] | None]], column: Col
 def _mean(choice: Choice, column: Column, metric: str, until: int) -> str:
     values = []
     for run in choice.group.finished:
-        rows = zip(run.curve[ITERATION], run.curve[metric], run.curve[column.metric], strict=True)
-        early = [(score, value) for iteration, score, value in rows if iteration <= until and score is not None]
-        if not early:
-            return "–"
-        values.append(column.scale * max(early)[1])
+        values.append(column.scale * found_until(run, metric, column.metric, until))
     found = spread(values, larger=column.larger)
     mean = number(found.mean, column.digits)
-    return mean if found.std is None else f"{mean} ± {number(found.std, column.digits)}"
+    return mean if found.std is None or math.isnan(found.mean) else f"{mean} ± {number(found.std, column.digits)}"
 
 
 def gradients(name: str, found: dict[str, Any]) -> str:

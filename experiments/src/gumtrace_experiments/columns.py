@@ -70,3 +70,5 @@ class Report:
     """The place and the name of the row that a config belongs to, where the estimator alone does not say it."""
     figures: Callable[[list[Any], Path], list[Path]] | None = None
     """Saves figures of several blocks together in a folder, and returns their files."""
+    timed: Callable[[dict[str, Any]], Block] | None = None
+    """The block that a config belongs to where estimators are compared at equal time; None: the same."""

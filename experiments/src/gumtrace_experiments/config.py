@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from gumtrace.estimators import ESTIMATORS, Estimator
 from gumtrace.estimators.control import ControlVariate
+from gumtrace_experiments.curriculum import Curriculum
 
 if TYPE_CHECKING:
     EstimatorName = str
@@ -60,6 +61,9 @@ class Config:
     weight_decay: float = 0.0
     precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
     """Precision of matrix products on CUDA. On a CPU, tf32 means float32."""
+    curriculum: str = ""
+    """START:EVERY, easy items first: batches have items up to the difficulty START, and up to one more every EVERY
+    iterations. For listops, whose difficulty is the number of tokens, 12:500. Without: no curriculum."""
     shards: int = 1
     """Parts of a batch, each with its own noise and batch statistics; with several processes they are distributed."""
 
@@ -81,6 +85,8 @@ class Config:
         for name in ("clip", "weight_decay"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.curriculum:
+            Curriculum.parse(self.curriculum)
         whole = self.start_iterations % self.evaluate_every == 0
         if self.starts > 1 and not (whole and self.start_iterations < self.iterations):
             raise ValueError(

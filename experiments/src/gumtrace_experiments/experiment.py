@@ -114,6 +114,12 @@ class Experiment(nn.Module, ABC):
         return config.replace(iterations=60, evaluate_every=20, start_iterations=20)
 
     @staticmethod
+    def difficulty(data: Any) -> Tensor | None:
+        """How difficult each item of the training set is, (items,) in any units, for `--curriculum`. None: it is not
+        known, and there is no curriculum."""
+        return None
+
+    @staticmethod
     def search(config: Any, trial: Any) -> Any:
         """The config with what is tuned asked from `trial`, an Optuna trial."""
         found = config.replace(lr=trial.suggest_float("lr", 1e-5, 1e-2, log=True))

@@ -136,10 +136,13 @@ def test_the_operators_are_as_torch_wants_them(structures):
     made, hard = decoder(4, 16), structures is trees
     second = [t.detach() for t in made._prepare(structures(4, 1, 1), hard).second]
     halves = torch.randn(1, 4, 1, 2, 2, 16, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(0))
-    torch.library.opcheck(messages._grad, (torch.ones(1, 1, 4, 1, 16, device=DEVICE), halves, *second[1:], not hard))
+    _, above = messages.sum_messages(halves, *second, True)
+    assert above.shape == (12 if hard else 24, 16)
+    grad = torch.ones(1, 1, 4, 1, 16, device=DEVICE)
+    torch.library.opcheck(messages._grad, (grad, halves, *second[1:], above, not hard))
     if not hard:
         second[-1].requires_grad_()
-    torch.library.opcheck(messages.sum_messages, (halves, *second))
+    torch.library.opcheck(messages.sum_messages, (halves, *second, hard))
 
 
 def test_what_is_served():

@@ -44,6 +44,10 @@ def test_the_paper_stands_beside_runs_on_its_terms():
     for odd, words in ({"iterations": 100}, "iterations = 100"), ({"dropout": 0.2}, "dropout = 0.2"):
         other = find("listops").report().block(ListOps.config_type(**odd).to_dict())
         assert (other.paper, other.title) == ((), f"{usual.title}, {words}")
+    easy = find("listops").report().block(ListOps.config_type(curriculum="12:500").to_dict())
+    assert (easy.paper, easy.source, easy.title) == (usual.paper, "paper, without", f"{usual.title}, with a curriculum")
+    assert easy.key != usual.key
+    assert easy == find("listops").report().block(ListOps.config_type(curriculum="12:250").to_dict())
     files = ListOps.config_type(original=True, depth=3, train_size=5)
     block = find("listops").report().block(files.to_dict())
     assert (block.paper, block.title) == ((), "original expressions of up to 50 tokens")

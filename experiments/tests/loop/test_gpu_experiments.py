@@ -128,6 +128,7 @@ with_lstms = pytest.mark.parametrize(
     "config",
     [
         *(LISTOPS.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX", "REBAR", "StochasticSoftmax")),
+        LISTOPS.replace(curriculum="10:2"),
         *(TREE.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX")),
         TREE.replace(order="smart"),
         *(TREEBANK.replace(estimator=name) for name in ("TraceLikelihood", "MatrixTreeCRF", "TraceREINFORCE", "RELAX")),
@@ -136,7 +137,7 @@ with_lstms = pytest.mark.parametrize(
         *(L2X.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX", "REBAR", "StraightThrough", "FullText")),
         L2X.replace(estimator="StochasticSoftmax", kind="binary", model="complex"),
     ],
-    ids=lambda config: f"{experiment(config).name}-{config.estimator}",
+    ids=lambda config: f"{experiment(config).name}-{config.estimator}" + "-curriculum" * bool(config.curriculum),
 )
 both_trainings = pytest.mark.parametrize("training", ["teacher-forced", "unrolled"])
 

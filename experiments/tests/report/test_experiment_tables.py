@@ -88,6 +88,15 @@ def test_runs_that_a_search_gave_up_are_no_unfinished_ones(few_runs, capsys):
     assert " 2 runs were given up by a search, and not averaged.\n\nOur rows again:" in page
 
 
+def test_a_curriculum_is_named(tmp_path):
+    write_run(tmp_path / "a", curriculum="1:10", samples=8)
+    (table,), _ = build(collect([tmp_path]), REPORT, "elbo")
+    assert table.notes == ("T-REINFORCE+ (K = 8): seed 0; curriculum 1:10.",)
+    write_run(tmp_path / "b", curriculum="1:20", valid=-2000.0, samples=8)
+    (table,), _ = build(collect([tmp_path]), REPORT, "elbo")
+    assert table.notes == ("T-REINFORCE+ (K = 8): seed 0; curriculum 1:10, of 2 settings.",)
+
+
 def test_where_nothing_is_finished_there_is_no_row_but_a_note(tmp_path):
     for seed in range(2):
         write_run(tmp_path, seed=seed, finished=False)

@@ -9,6 +9,7 @@ from gumtrace_experiments import find, names
 from gumtrace_experiments.commands.table import with_tables, written
 from gumtrace_experiments.report.groups import choices
 from gumtrace_experiments.report.records import collect
+from gumtrace_experiments.report.times import load
 
 RECORDED = [name for name in names() if (RESULTS / name).exists()]
 
@@ -16,7 +17,7 @@ RECORDED = [name for name in names() if (RESULTS / name).exists()]
 @pytest.mark.parametrize("name", RECORDED)
 def test_notes_have_the_recorded_tables(name):
     notes = (RESULTS / name / "NOTES.md").read_text()
-    assert with_tables(notes, name, written(collect([RESULTS / name]), find(name))) == notes, (
+    assert with_tables(notes, name, written(collect([RESULTS / name]), find(name), load([RESULTS / name]))) == notes, (
         f"gumtrace table {name} --into experiments/results/{name}/NOTES.md"
     )
 

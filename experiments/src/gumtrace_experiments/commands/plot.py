@@ -52,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
 def _curves(args: argparse.Namespace) -> list[Path]:
     if args.file is not None:
         raise RecordError("--file is for pictures of one run, which --run names")
-    return draw(runs.read(args), args.experiment.report(), args.experiment.selection_metric, args.out)
+    metric = args.experiment.selection_metric
+    return draw(runs.read(args), args.experiment.report(), metric, args.out, runs.read_times(args))
 
 
 def _pictures(args: argparse.Namespace) -> list[Path]:

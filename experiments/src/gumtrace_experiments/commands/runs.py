@@ -7,6 +7,8 @@ from pathlib import Path
 from gumtrace_experiments.commands.options import add_experiment
 from gumtrace_experiments.registry import reference
 from gumtrace_experiments.report.records import Record, RecordError, canonical, collect
+from gumtrace_experiments.report.times import Times
+from gumtrace_experiments.report.times import load as load_times
 
 RECORDED = (Path("results"), Path("experiments") / "results")  # the second: at the root of a checkout
 
@@ -21,14 +23,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folders of runs, recorded files or folders of them (default: results/NAME if there is one, "
         "experiments/results/NAME in a checkout, or runs/NAME)",
     )
+    parser.add_argument(
+        "--times",
+        type=Path,
+        metavar="FILE",
+        help="clocked updates, to compare estimators at equal time (default: times.json in the folders of runs)",
+    )
+
+
+def read_times(args: argparse.Namespace) -> Times:
+    if args.times is not None and not args.times.is_file():
+        raise RecordError(f"{args.times} is not a file of times")
+    return load_times([args.times] if args.times is not None else _paths(args))
+
+
+def _recorded(name: str) -> Path | None:
+    return next((folder / name for folder in RECORDED if (folder / name).exists()), None)
+
+
+def _paths(args: argparse.Namespace) -> list[Path]:
+    name = args.experiment.name
+    return args.paths or [_recorded(name) or Path("runs") / name]
 
 
 def read(args: argparse.Namespace) -> list[Record]:
     """The runs of the experiment; an error if there are none."""
     name = args.experiment.name
-    trained = Path("runs") / name
-    recorded = next((folder / name for folder in RECORDED if (folder / name).exists()), None)
-    paths = args.paths or [recorded or trained]
+    trained, recorded, paths = Path("runs") / name, _recorded(name), _paths(args)
     there = args.paths or [path for path in paths if path.exists()]
     records = [record for record in collect(there) if record.experiment == name]
     if not records:

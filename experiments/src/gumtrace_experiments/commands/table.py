@@ -9,10 +9,12 @@ from gumtrace_experiments.commands import runs
 from gumtrace_experiments.commands.retraining import command
 from gumtrace_experiments.commands.train import Options
 from gumtrace_experiments.experiment import Experiment
+from gumtrace_experiments.report import equal_time
 from gumtrace_experiments.report.groups import choices, given_up
 from gumtrace_experiments.report.records import Record, RecordError, save
 from gumtrace_experiments.report.rendering import markdown, show
-from gumtrace_experiments.report.tables import build, ranges
+from gumtrace_experiments.report.tables import Table, build, ranges
+from gumtrace_experiments.report.times import Times
 
 AGAIN = "Our rows again"
 
@@ -34,30 +36,37 @@ def run(args: argparse.Namespace) -> int:
         if args.save is not None:
             save(args.save, records)
             print(f"{len(records)} runs in {args.save}", file=sys.stderr)
-        _show(records, args)
+        _show(records, runs.read_times(args), args)
     except (RecordError, OSError) as error:
         print(f"gumtrace table: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def _show(records: list[Record], args: argparse.Namespace) -> None:
+def _show(records: list[Record], times: Times, args: argparse.Namespace) -> None:
     if args.into is not None:
         args.into.write_text(
-            with_tables(_page(args.into), args.experiment.name, written(records, args.experiment)), encoding="utf-8"
+            with_tables(_page(args.into), args.experiment.name, written(records, args.experiment, times)),
+            encoding="utf-8",
         )
     elif args.format == "markdown":
-        print(written(records, args.experiment), end="")
+        print(written(records, args.experiment, times), end="")
     else:
-        tables, notes = build(records, args.experiment.report(), args.experiment.selection_metric)
+        tables, notes = _built(records, args.experiment, times)
         show(tables, [*notes, *given_up(records)])
         for line in (f"{AGAIN}:", *again(records, args.experiment)):
             print(f"  {line}")
 
 
-def written(records: list[Record], experiment: type[Experiment]) -> str:
+def _built(records: list[Record], experiment: type[Experiment], times: Times) -> tuple[list[Table], list[str]]:
+    report, metric = experiment.report(), experiment.selection_metric
+    tables, notes = build(records, report, metric)
+    return [*tables, *equal_time.tables(records, report, metric, times)], notes
+
+
+def written(records: list[Record], experiment: type[Experiment], times: Times) -> str:
     """The tables and the commands, as a part of a page."""
-    tables, notes = build(records, experiment.report(), experiment.selection_metric)
+    tables, notes = _built(records, experiment, times)
     block = "\n".join(["```bash", *again(records, experiment), "```"])
     return f"{markdown(tables, [*notes, *given_up(records)])}\n{AGAIN}:\n\n{block}\n"
 

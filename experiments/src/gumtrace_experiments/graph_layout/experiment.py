@@ -18,12 +18,11 @@ from gumtrace_experiments.estimators import build_estimator, suggest_estimator
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.graph_layout.data import Layouts, Split, load
 from gumtrace_experiments.graph_layout.encoder import Encoder
-from gumtrace_experiments.graph_layout.fused_decoder import FusedDecoder
+from gumtrace_experiments.graph_layout.fused_decoder import SHARED, FusedDecoder
 
 VARIANCE = 5e-5  # of a coordinate, given the one predicted
 CHUNK = 1000  # items evaluated at once
 DRAWS = 10  # of the gradient, for its standard deviation
-SHARED = 3  # samples from which on the decoder does less work if they share both kinds of messages
 
 
 @dataclass(frozen=True)

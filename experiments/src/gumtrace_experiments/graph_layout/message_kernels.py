@@ -16,7 +16,10 @@ make, and a product with a 0/1 matrix sums them: in a fixed order and never atom
     out, grad   (items, samples, N, frames, H), the sums at the receivers
     at_pairs    (pairs, H), the first layer at the pairs
     grad_pairs  (pairs, H), the gradient to the second layer before its relu
-    between     rows of both from the first pair of type 0 to the first of type 1: other steps may have theirs there
+    above       (pairs, H) int8, where the second layer is above zero, if that is to be kept (KEEP): with it the
+                backward pass does not have to make the layer once more
+    between     rows of at_pairs and of grad_pairs from the first pair of type 0 to the first of type 1: other steps may
+                have theirs there
 """
 
 import triton
@@ -113,6 +116,7 @@ def forward(
     bias,
     order,
     out,
+    above,
     scenes,
     samples,
     frames,
@@ -122,6 +126,7 @@ def forward(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
     PRECISION: tl.constexpr,
+    KEEP: tl.constexpr,
 ):
     """A program for NODES // N scenes and COLUMNS columns."""
     scene = tl.program_id(0) * (NODES // N)
@@ -132,12 +137,37 @@ def forward(
     for tile in range(others + edges):
         type = (tile >= others).to(tl.int32)
         place = (tile - type * others) * ROWS + tl.arange(0, ROWS)
-        further, whose, sender, receiver, _ = _pairs(order, scene, place, type, scenes, frames, N, False)
+        further, whose, sender, receiver, live = _pairs(order, scene, place, type, scenes, frames, N, False)
         base, sent, received = _ends(halves, scene, whose, sender, receiver, type, samples * frames, frames, N, H)
         z = _second(base, sent, received, weight, bias, type, column, H, ROWS, COLUMNS, DEPTH, PRECISION)
+        if KEEP:
+            pair = type * scenes * ((N - 1) * (N - 2)) + scene * _count(type, N, False)
+            _keep(
+                above,
+                z,
+                pair,
+                tl.arange(0, ROWS) + (tile - type * others) * ROWS,
+                live & (further < NODES // N),
+                column,
+                H,
+            )
         total = _sum(total, tl.maximum(z, 0.0).to(weight.dtype.element_ty), further, receiver, N, PRECISION)
     row, live = _nodes(scene, scenes, frames, N, NODES // N)
     tl.store(out + row * H + column, total.to(out.dtype.element_ty), mask=live)
+
+
+@triton.jit
+def _keep(above, z, pair, place, live, column, H):
+    """Where the second layer is above zero, at places counted from a pair on."""
+    at = pair.to(tl.int64) * H + (place[:, None] * H + column)
+    tl.store(above + at, (z > 0).to(tl.int8), mask=live[:, None])
+
+
+@triton.jit
+def _open(above, pair, live, column, H, ROWS: tl.constexpr):
+    """What was kept of the pairs of a tile, of which the first is this one."""
+    at = pair.to(tl.int64) * H + (tl.arange(0, ROWS)[:, None] * H + column)
+    return tl.load(above + at, mask=live[:, None], other=0) > 0
 
 
 @triton.jit
@@ -159,8 +189,7 @@ def _leave(at_pairs, grad_pairs, grad_bias, base, sent, received, g, live, pair,
 def backward_second(
     grad,
     halves,
-    weight,
-    bias,
+    above,
     order,
     at_pairs,
     grad_pairs,
@@ -173,8 +202,6 @@ def backward_second(
     H: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     """at_pairs, grad_pairs, and grad_bias (tiles, 2, H), to be summed. A program for ROWS pairs and COLUMNS columns."""
     tile = tl.program_id(0)
@@ -186,10 +213,10 @@ def backward_second(
     place = start % _count(type, N, False) + tl.arange(0, ROWS)
     _, whose, sender, receiver, live = _pairs(order, scene, place, type, scenes, frames, N, False)
     base, sent, received = _ends(halves, scene, whose, sender, receiver, type, samples * frames, frames, N, H)
-    z = _second(base, sent, received, weight, bias, type, column, H, ROWS, COLUMNS, DEPTH, PRECISION)
+    there = _open(above, type * scenes * ((N - 1) * (N - 2)) + start, live, column, H, ROWS)
     grad += _first_row(scene, frames, frames, N) * H
     g = tl.load(grad + (_row(scene, whose, receiver, frames, frames, N)[:, None] * H + column))
-    g = tl.where(live[:, None] & (z > 0), g.to(tl.float32), 0.0)
+    g = tl.where(there, g.to(tl.float32), 0.0)
     pair = type * between + start
     _leave(at_pairs, grad_pairs, grad_bias, base, sent, received, g, live, pair, tile, type, column, H, ROWS)
 

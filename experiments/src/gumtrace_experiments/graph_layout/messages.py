@@ -1,7 +1,9 @@
 """Messages between the nodes of graphs, summed up at their receivers: one operator of torch, for CUDA devices.
 
-`fused_decoder.py` says what is computed, and does it on any device. Here nothing is kept at the pairs: the backward
-pass computes once more what it needs there. torch.compile takes the operator as it is. It can be differentiated once.
+`fused_decoder.py` says what is computed, and does it on any device. Here nothing is kept at the pairs but a byte for
+each output of the second layer, whether it is above zero: the backward pass computes once more what else it needs
+there, and the whole of the layer only for gradients to structures. torch.compile takes the operator as it is. It can be
+differentiated once.
 """
 
 from importlib.util import find_spec
@@ -36,7 +38,8 @@ class Second(NamedTuple):
     wiring: Tensor  # (I, K, n(n-1)): int32 the pairs of each tree, edges first; float32 how much each pair is an edge
 
     def __call__(self, halves: Tensor) -> Tensor:
-        return sum_messages(halves, *self)
+        keep = torch.is_grad_enabled() and not self.wiring.requires_grad
+        return sum_messages(halves, *self, keep)[0]
 
 
 def serves(structure: Tensor, hidden: int) -> bool:
@@ -62,35 +65,46 @@ def prepare(weight: Tensor, bias: Tensor, wiring: Tensor) -> Second:
 
 
 @torch.library.custom_op("gumtrace_experiments::sum_messages", mutates_args=())
-def sum_messages(halves: Tensor, weight: Tensor, bias: Tensor, used: Tensor, turned: Tensor, wiring: Tensor) -> Tensor:
+def sum_messages(
+    halves: Tensor, weight: Tensor, bias: Tensor, used: Tensor, turned: Tensor, wiring: Tensor, keep: bool
+) -> tuple[Tensor, Tensor]:
     """(I, K, n, F, hidden), from the first layer at the nodes (I, n, F, 2, 2, hidden): of either type of pairs, as
-    senders and as receivers. The weight is here for its gradient; what is read of it is `used`."""
+    senders and as receivers. The weight is here for its gradient; what is read of it is `used`. And, to `keep`, where
+    the second layer is above zero, (pairs, hidden): a gradient to the wiring needs more than that."""
     from gumtrace_experiments.graph_layout import message_kernels, soft_kernels
 
     items, n, frames, _, _, hidden = halves.shape
     samples = wiring.shape[1]
     scenes = _scenes(halves, wiring)
     out = torch.empty(items, samples, n, frames, hidden, dtype=used.dtype, device=halves.device)
-    tensors, where = (halves, used, bias, wiring, out), (scenes, samples, frames)
+    above = torch.empty(sum(_counts(halves, wiring)) if keep else 0, hidden, dtype=torch.int8, device=halves.device)
+    tensors, where = (halves, used, bias, wiring, out, above), (scenes, samples, frames)
     with torch.cuda.device_of(halves):
         if wiring.is_floating_point():
-            options = _soft_options(halves, used, samples)
+            options: dict[str, Any] = _soft_options(halves, used, samples) | {"KEEP": keep}
             tiles, groups = -(-scenes * n // options["EACH"]), -(-samples // options["SAMPLES"])
             soft_kernels.forward[tiles, hidden // options["COLUMNS"], groups](*tensors, *where, **options)
         else:
-            options = _options(halves, used)
+            options: dict[str, Any] = _options(halves, used) | {"KEEP": keep}
             grid = -(-scenes // (message_kernels.NODES.value // n)), hidden // options["COLUMNS"]
             message_kernels.forward[grid](*tensors, *where, **options)
-    return out
+    return out, above
 
 
 @torch.library.custom_op("gumtrace_experiments::sum_messages_grad", mutates_args=())
 def _grad(
-    grad: Tensor, halves: Tensor, bias: Tensor, used: Tensor, turned: Tensor, wiring: Tensor, to_wiring: bool
+    grad: Tensor,
+    halves: Tensor,
+    bias: Tensor,
+    used: Tensor,
+    turned: Tensor,
+    wiring: Tensor,
+    above: Tensor,
+    to_wiring: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """To the halves, the weight, the bias and, if so wanted, the wiring; else nothing is at its place."""
     made = Pairs(halves, used, wiring)
-    to_halves, grad_wiring = pair_gradients(made, 0, grad, halves, bias, used, turned, wiring, to_wiring)
+    to_halves, grad_wiring = pair_gradients(made, 0, grad, halves, bias, used, turned, wiring, above, to_wiring)
     return to_halves, *made.to_second(), grad_wiring
 
 
@@ -99,10 +113,10 @@ class Pairs:
 
     def __init__(self, halves: Tensor, used: Tensor, wiring: Tensor, steps: int = 1):
         n, hidden = halves.shape[1], halves.shape[-1]
-        scenes, soft = _scenes(halves, wiring), wiring.is_floating_point()
+        soft = wiring.is_floating_point()
         options = _soft_options(halves, used, wiring.shape[1]) if soft else _options(halves, used)
         rows = options["EACH"] * (n - 1) if soft else options["ROWS"]
-        self.counts = [scenes * wiring.shape[2]] * 2 if soft else [scenes * (n - 1) * k for k in (n - 2, 2)]
+        self.counts = _counts(halves, wiring)
         self.tiles = sum(-(-count // rows) for count in self.counts)
         self.steps, self.options = steps, options
         self.inputs, self.grads = torch.empty(2, steps * sum(self.counts), hidden, dtype=used.dtype, device=used.device)
@@ -134,6 +148,7 @@ def pair_gradients(
     used: Tensor,
     turned: Tensor,
     wiring: Tensor,
+    above: Tensor,
     to_wiring: bool,
 ) -> tuple[Tensor, Tensor]:
     """Through one step: to the halves and the wiring, by way of the pairs."""
@@ -144,14 +159,18 @@ def pair_gradients(
     scenes, columns = _scenes(halves, wiring), hidden // made.options["COLUMNS"]
     at_pairs, grad_pairs, grad_bias = made.of(step)
     grad_wiring = torch.empty(columns, 2, samples, items, frames, pairs if to_wiring else 0, device=grad.device)
-    tensors = grad.contiguous(), halves, used, bias, wiring, at_pairs, grad_pairs, grad_bias
+    left = wiring, at_pairs, grad_pairs, grad_bias
     where = made.between(step), scenes, samples, frames
     with torch.cuda.device_of(halves):
         if wiring.is_floating_point():
             options = {**made.options, "TO_WIRING": to_wiring}
-            soft_kernels.backward_second[made.tiles, columns](*tensors, grad_wiring, *where, **options)
+            given = grad.contiguous(), halves, used, bias, above, *left, grad_wiring
+            soft_kernels.backward_second[made.tiles, columns](*given, *where, **options)
         else:
-            message_kernels.backward_second[made.tiles, columns](*tensors, *where, **made.options)
+            options = {name: x for name, x in made.options.items() if name not in ("DEPTH", "PRECISION")}  # no product
+            message_kernels.backward_second[made.tiles, columns](
+                grad.contiguous(), halves, above, *left, *where, **options
+            )
     to_halves = _to_nodes(grad_pairs, at_pairs, made.between(step), halves, used, turned, wiring)
     return to_halves, grad_wiring.sum((0, 1, 4)).transpose(0, 1).contiguous()
 
@@ -182,6 +201,12 @@ def _scenes(halves: Tensor, wiring: Tensor) -> int:
     return items * frames * (1 if wiring.is_floating_point() else wiring.shape[1])
 
 
+def _counts(halves: Tensor, wiring: Tensor) -> list[int]:
+    """How many pairs there are of either type."""
+    n, scenes = halves.shape[1], _scenes(halves, wiring)
+    return [scenes * wiring.shape[2]] * 2 if wiring.is_floating_point() else [scenes * (n - 1) * k for k in (n - 2, 2)]
+
+
 def _options(halves: Tensor, used: Tensor, **rough: Any) -> dict[str, Any]:
     """Sizes and precision of the kernels. A block divides the layer: where it has an odd share, blocks are small."""
     exact = used.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
@@ -207,26 +232,27 @@ def _power(x: int) -> int:
 
 
 @sum_messages.register_fake
-def _(halves, weight, bias, used, turned, wiring):
+def _(halves, weight, bias, used, turned, wiring, keep):
     items, n, frames, _, _, hidden = halves.shape
-    return used.new_empty(items, wiring.shape[1], n, frames, hidden)
+    above = used.new_empty(sum(_counts(halves, wiring)) if keep else 0, hidden, dtype=torch.int8)
+    return used.new_empty(items, wiring.shape[1], n, frames, hidden), above
 
 
 @_grad.register_fake
-def _(grad, halves, bias, used, turned, wiring, to_wiring):
+def _(grad, halves, bias, used, turned, wiring, above, to_wiring):
     grad_wiring = bias.new_empty(*wiring.shape[:2], wiring.shape[2] if to_wiring else 0)
     return torch.empty_like(halves), torch.empty_like(used, dtype=torch.float32), torch.empty_like(bias), grad_wiring
 
 
 def _keep(ctx, inputs, output):
-    halves, _, *others = inputs
-    ctx.save_for_backward(halves, *others)
+    halves, _, *others, _ = inputs
+    ctx.save_for_backward(halves, *others, output[1])
 
 
-def _backward(ctx, grad):
-    to_wiring = ctx.needs_input_grad[-1]
+def _backward(ctx, grad, _):
+    to_wiring = ctx.needs_input_grad[5]
     *grads, grad_wiring = _grad(grad, *ctx.saved_tensors, to_wiring)
-    return *grads, None, None, grad_wiring if to_wiring else None
+    return *grads, None, None, grad_wiring if to_wiring else None, None
 
 
 def _backward_twice(ctx, *grads):

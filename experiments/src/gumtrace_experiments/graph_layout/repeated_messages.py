@@ -57,18 +57,20 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tape, step, gate, halves, *given):  # type: ignore[override]
         ctx.tape, ctx.step = tape, step
-        ctx.save_for_backward(halves, *given)
         bias, used, turned, wiring = given
-        return messages.sum_messages(halves, used, bias, used, turned, wiring)
+        keep = any(ctx.needs_input_grad) and not ctx.needs_input_grad[-1]  # the last: to the wiring
+        out, above = messages.sum_messages(halves, used, bias, used, turned, wiring, keep)
+        ctx.save_for_backward(halves, *given, above)
+        return out
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[override]
         if torch.is_grad_enabled():
             raise NotImplementedError(ONCE)
-        halves, bias, used, turned, wiring = ctx.saved_tensors
+        halves, bias, used, turned, wiring, above = ctx.saved_tensors
         _, _, to_gate, *_, to_wiring = ctx.needs_input_grad
         if to_gate and ctx.tape.made is None:
             ctx.tape.made = Pairs(halves, used, wiring, ctx.tape.steps)
         made, step = (ctx.tape.made, ctx.step) if to_gate else (Pairs(halves, used, wiring), 0)
-        to_halves, grad_wiring = pair_gradients(made, step, grad, halves, bias, used, turned, wiring, to_wiring)
+        to_halves, grad_wiring = pair_gradients(made, step, grad, halves, bias, used, turned, wiring, above, to_wiring)
         return None, None, halves.new_empty(0), to_halves, None, None, None, grad_wiring if to_wiring else None

@@ -11,7 +11,16 @@ in each sample, and the same matrix takes gradients back.
 import triton
 import triton.language as tl
 
-from gumtrace_experiments.graph_layout.message_kernels import _ends, _first_row, _leave, _pairs, _row, _second
+from gumtrace_experiments.graph_layout.message_kernels import (
+    _ends,
+    _first_row,
+    _keep,
+    _leave,
+    _open,
+    _pairs,
+    _row,
+    _second,
+)
 
 
 @triton.jit
@@ -42,6 +51,7 @@ def forward(
     bias,
     wiring,
     out,
+    above,
     scenes,
     samples,
     frames,
@@ -54,18 +64,24 @@ def forward(
     EACH: tl.constexpr,
     SAMPLES: tl.constexpr,
     RECEIVERS: tl.constexpr,
+    KEEP: tl.constexpr,
 ):
     """A program for EACH receivers, COLUMNS columns and SAMPLES samples."""
     first = tl.program_id(0) * EACH
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     scene, place = first // N, first % N * (N - 1) + tl.arange(0, ROWS)
-    _, whose, sender, receiver, _ = _pairs(wiring, scene, place, 0, scenes, frames, N, True)
+    _, whose, sender, receiver, there = _pairs(wiring, scene, place, 0, scenes, frames, N, True)
     group = tl.program_id(2)
+    there = there & (tl.arange(0, ROWS) < EACH * (N - 1))
     sample, row, live, chosen = _sums(first, scenes, group, samples, frames, N, ROWS, EACH, SAMPLES, RECEIVERS)
     total = tl.zeros((SAMPLES * RECEIVERS, COLUMNS), tl.float32)
     for type in range(2):
         base, sent, received = _ends(halves, scene, whose, sender, receiver, type, frames, frames, N, H)
         z = _second(base, sent, received, weight, bias, type, column, H, ROWS, COLUMNS, DEPTH, PRECISION)
+        if KEEP:  # noqa: SIM102 the one is known to the compiler, the other is not
+            if group == 0:
+                pair = type * scenes * (N * (N - 1)) + first * (N - 1)
+                _keep(above, z, pair, tl.arange(0, ROWS), there, column, H)
         x = tl.maximum(z, 0.0).to(weight.dtype.element_ty)
         w = _weights(wiring, whose, place, sample, chosen, type, samples, frames, N)
         total = tl.dot(w.to(x.dtype), x, total, input_precision=PRECISION)
@@ -78,6 +94,7 @@ def backward_second(
     halves,
     weight,
     bias,
+    above,
     wiring,
     at_pairs,
     grad_pairs,
@@ -98,7 +115,8 @@ def backward_second(
     RECEIVERS: tl.constexpr,
     TO_WIRING: tl.constexpr,
 ):
-    """As for trees, and grad_wiring if wanted. A program for EACH receivers, COLUMNS columns and one type."""
+    """As for trees, and grad_wiring if wanted, for which the layer is made once more. A program for EACH receivers,
+    COLUMNS columns and one type."""
     tile = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     type = (tile >= tl.cdiv(scenes * N, EACH)).to(tl.int32)
@@ -106,12 +124,17 @@ def backward_second(
     scene, place = first // N, first % N * (N - 1) + tl.arange(0, ROWS)
     _, whose, sender, receiver, live = _pairs(wiring, scene, place, type, scenes, frames, N, True)
     base, sent, received = _ends(halves, scene, whose, sender, receiver, type, frames, frames, N, H)
-    z = _second(base, sent, received, weight, bias, type, column, H, ROWS, COLUMNS, DEPTH, PRECISION)
     start, count = first * (N - 1), scenes * (N * (N - 1))
+    live = live & (tl.arange(0, ROWS) < EACH * (N - 1))
+    if TO_WIRING:
+        z = _second(base, sent, received, weight, bias, type, column, H, ROWS, COLUMNS, DEPTH, PRECISION)
+        passing = live[:, None] & (z > 0)
+    else:
+        passing = _open(above, type * count + start, live, column, H, ROWS)
     grad_wiring += ((tl.program_id(1) * 2 + type) * samples).to(tl.int64) * count + start
     g = tl.zeros((ROWS, COLUMNS), tl.float32)
     # There is no room to load ahead.
-    for group in tl.range(tl.cdiv(samples, SAMPLES), num_stages=1):  # type: ignore[reportGeneralTypeIssues]
+    for group in tl.range(tl.cdiv(samples, SAMPLES), num_stages=1):
         sample, row, there, chosen = _sums(first, scenes, group, samples, frames, N, ROWS, EACH, SAMPLES, RECEIVERS)
         w = _weights(wiring, whose, place, sample, chosen, type, samples, frames, N)
         to_sums = tl.load(grad + row * H + column, mask=there, other=0.0)
@@ -120,7 +143,6 @@ def backward_second(
             x = tl.maximum(z, 0.0).to(to_sums.dtype)
             to_weights = tl.dot(to_sums, tl.trans(x), input_precision=PRECISION) * (2 * type - 1)
             tl.store(grad_wiring + sample.to(tl.int64) * count + tl.arange(0, ROWS)[None, :], to_weights, mask=chosen)
-    live = live & (tl.arange(0, ROWS) < EACH * (N - 1))
-    g = tl.where(live[:, None] & (z > 0), g, 0.0)
+    g = tl.where(passing, g, 0.0)
     pair = type * between + start
     _leave(at_pairs, grad_pairs, grad_bias, base, sent, received, g, live, pair, tile, type, column, H, ROWS)

@@ -114,6 +114,11 @@ class ListOpsExperiment(Experiment):
         return load(folder, sizes, lengths=(SHORTEST, config.longest), depths=depths).to(device)
 
     @staticmethod
+    def difficulty(data: ListOps) -> Tensor:
+        """Tokens of an expression."""
+        return data.train.lengths
+
+    @staticmethod
     def search(config: ListOpsConfig, trial: Any) -> ListOpsConfig:
         """The paper's ranges; temperatures of relaxations as for graph layout."""
         names = ("lr", "classifier_lr", "weight_decay")

@@ -48,19 +48,27 @@ RESULTS = {
 
 
 def block(config: dict[str, Any]) -> Block:
-    """One, for all runs on the paper's terms."""
+    """One for all runs on the paper's terms, and one for those that differ from them in a curriculum alone."""
     odd = {name: config[name] for name, usual in _USUAL.items() if config.get(name, usual) != usual}
     longest, original = config.get("longest", _USUAL["longest"]), "original" in odd
     if original:
         odd = {name: value for name, value in odd.items() if name not in _OF_GENERATED}
     what = f"original expressions of up to {longest} tokens" if original else f"expressions of 10 to {longest} tokens"
     changes = [f"{name} = {value}" for name, value in odd.items() if name not in ("longest", "original")]
+    easy_first = bool(config.get("curriculum"))
     return Block(
-        key=tuple(sorted(odd.items())),
-        title=", ".join([what, *changes]),
+        key=(easy_first, *sorted(odd.items())),
+        title=", ".join([what, *changes, *["with a curriculum"] * easy_first]),
         paper=() if odd else RESULTS["test"],
         paper_train=() if odd else RESULTS["train"],
+        source="paper, without" if easy_first else "paper",
     )
 
 
-REPORT = Report(_COLUMNS, block)
+def timed(config: dict[str, Any]) -> Block:
+    """The same whatever calls and iterations there are, and without the paper."""
+    same = block({**config, "calls": _USUAL["calls"], "iterations": _USUAL["iterations"]})
+    return Block(key=same.key, title=same.title)
+
+
+REPORT = Report(_COLUMNS, block, timed=timed)

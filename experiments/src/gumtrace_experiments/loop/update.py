@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from gumtrace_experiments.experiment import Experiment
+from gumtrace_experiments.loop.batches import Batches
 from gumtrace_experiments.loop.cuda_graph import Recording
 from gumtrace_experiments.loop.precision import autocast
 from gumtrace_experiments.loop.workers import Workers
@@ -40,7 +41,7 @@ class Updater:
         self._generators = [torch.Generator(self.device) for _ in self._shards]
         self.index = torch.zeros(self.config.items, dtype=torch.int64, device=self.device)  # the batch
         self._sums: dict[str, Tensor] = {}  # of the training metrics
-        self._order, self._epoch = self.index, -1
+        self._batches = Batches(experiment, self.device)
         self._recording = self._record() if graph else None
 
     @property
@@ -55,13 +56,7 @@ class Updater:
 
     def prepare(self, iteration: int) -> None:
         """The items, the randomness and the learning rates of an iteration."""
-        size, items = self.experiment.items, self.config.items
-        epoch, place = divmod(iteration, size // items)  # the last few items of an epoch are left out
-        if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(derive_seed(self.config.seed, "order", epoch))
-            order = torch.randperm(size, generator=generator)
-            self._order, self._epoch = self._to_device(order), epoch
-        self.index.copy_(self._order[place * items : (place + 1) * items])
+        self.index.copy_(self._batches.of(iteration))
         for shard, generator in zip(self._shards, self._generators, strict=True):
             generator.manual_seed(derive_seed(self.config.seed, "noise", shard, iteration))
         if (factor := self.config.rate_factor(iteration)) != self._factor:
@@ -165,10 +160,6 @@ class Updater:
             with torch.cuda.stream(self._stream):
                 yield
 
-    def _to_device(self, x: Tensor) -> Tensor:
-        """Without synchronising."""
-        return x if self._stream is None else x.pin_memory().to(self.device, non_blocking=True)
-
 
 def _parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
     return [p for group in optimiser.param_groups for p in group["params"]]
@@ -185,7 +176,5 @@ def _moments(p: Tensor) -> dict[str, Tensor]:
 
 def _check(experiment: Experiment) -> None:
     config = experiment.config
-    if config.items > experiment.items:
-        raise ValueError(f"a batch has {config.items} items, but the training set has only {experiment.items}")
     if hasattr(experiment.estimator, "surrogate") and config.shards > 1:
         raise ValueError(f"{config.estimator} fits its surrogate to the losses of one process: shards must be 1")

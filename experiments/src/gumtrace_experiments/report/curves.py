@@ -1,4 +1,4 @@
-"""Figures of training: validation metrics over the iterations, seed by seed."""
+"""Figures of training: validation metrics over the iterations, or over seconds, seed by seed."""
 
 from collections.abc import Sequence
 from itertools import cycle, groupby
@@ -10,9 +10,11 @@ import numpy as np
 from gumtrace.extras import require
 from gumtrace.plotting.style import INK, PAPER, SERIES, SOFT
 from gumtrace_experiments.columns import Column, Report
+from gumtrace_experiments.report.equal_time import entries, over_seconds
 from gumtrace_experiments.report.groups import Choice, Group, choices
 from gumtrace_experiments.report.records import ITERATION, Record
 from gumtrace_experiments.report.tables import number
+from gumtrace_experiments.report.times import Times
 
 _TRANSIENT = 0.1  # of the iterations; what comes after must fit into the picture, what comes before need not, nor
 _FAR_OFF = 0.4  # of the others, the worst: single evaluations, or many of a run that overflows
@@ -21,20 +23,25 @@ _PAPER = "best mean of the paper"
 _GAP = 0.055  # of the iterations, between columns of dots
 
 
-def draw(records: Sequence[Record], report: Report, metric: str, out: Path) -> list[Path]:
+def draw(records: Sequence[Record], report: Report, metric: str, out: Path, times: Times | None = None) -> list[Path]:
     """Saves a figure for each metric with a curve: a panel per block, a colour per estimator, a thin line per seed, a
-    bold one for their median, and dots for where the seeds end. Of several settings the one that the table shows."""
+    bold one for their median, and dots for where the seeds end. Of several settings the one that the table shows.
+    Where updates were clocked, the same over seconds, with what the tables at equal time show."""
     shown = choices(records, report, metric)
+    timed = [over_seconds(entry) for entry in entries(records, report, metric, times or Times())]
     out.mkdir(parents=True, exist_ok=True)
     files = []
     for place, column in enumerate(report.columns):
         if column.axis is not None:
             files.append(out / f"{column.metric}.png")
             _figure(shown, column, place).savefig(files[-1], dpi=140)
+            if timed:
+                files.append(out / f"{column.metric}-seconds.png")
+                _figure(timed, column, place, "seconds of updates alone").savefig(files[-1], dpi=140)
     return files + (report.figures(shown, out) if report.figures else [])
 
 
-def _figure(shown: list[Choice], column: Column, place: int):
+def _figure(shown: list[Choice], column: Column, place: int, along: str = "iteration"):
     blocks = [list(same) for _, same in groupby(shown, lambda choice: choice.block.key)]
     wide = len(blocks) if len(blocks) <= 3 else 2
     high = -(-len(blocks) // wide)
@@ -44,7 +51,7 @@ def _figure(shown: list[Choice], column: Column, place: int):
     colours = dict(zip(dict.fromkeys(names), cycle(SERIES), strict=False))
     panels = figure.subplots(high, wide, squeeze=False, sharey=True).flatten()
     for ax, same in zip(panels, blocks, strict=False):
-        _panel(ax, same, column, colours)
+        _panel(ax, same, column, colours, along)
         best = (max if column.larger else min)((r.spreads[place].mean for r in same[0].block.paper), default=None)
         if best is not None:
             ax.axhline(_sign(column) * best, color=SOFT, linewidth=1.2, linestyle=":", label=_PAPER)
@@ -62,7 +69,7 @@ def _sign(column: Column) -> int:
     return -1 if column.axis == "log of minus" else 1
 
 
-def _panel(ax, same: list[Choice], column: Column, colours: dict[str, str]) -> None:
+def _panel(ax, same: list[Choice], column: Column, colours: dict[str, str], along: str) -> None:
     curves = {choice.name: [_curve(record, column) for record in choice.group.records] for choice in same}
     end = max((x for several in curves.values() for curve in several for x in curve), default=1)
     for i, choice in enumerate(same):
@@ -74,7 +81,7 @@ def _panel(ax, same: list[Choice], column: Column, colours: dict[str, str]) -> N
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
     ax.set_title(fill(same[0].block.title, 60), fontsize=10, color=INK)
     hollow = ", hollow: not finished" if any(choice.group.unfinished for choice in same) else ""
-    ax.set_xlabel(f"iteration (dots: the checkpoints kept{hollow})", color=SOFT, fontsize=9)
+    ax.set_xlabel(f"{along} (dots: the checkpoints kept{hollow})", color=SOFT, fontsize=9)
     ax.set_ylabel(f"{column.name} (validation)", color=SOFT)
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(colors=SOFT, labelleft=True, labelsize=9)

@@ -149,8 +149,10 @@ def _about(choice: Choice) -> Iterable[str]:
     if group.finished:
         seeds = f"seed{'s' * (len(group.finished) > 1)} {ranges(record.seed for record in group.finished)}"
         tuned = ", ".join(f"{name} {_plain(value)}" for name, value in sorted(choice.tuned().items()))
-        name = choice.title.removesuffix(UNBIASED).rstrip()
-        yield f"{name}: {seeds}; {tuned}, of {len(choice.tried)} settings." if tuned else f"{name}: {seeds}."
+        tuned = f"; {tuned}, of {len(choice.tried)} settings" if tuned else ""
+        easy_first = "" if "curriculum" in choice.tuned() else group.setting.get("curriculum", "")
+        easy_first = f"; curriculum {easy_first}" if easy_first else ""
+        yield f"{choice.title.removesuffix(UNBIASED).rstrip()}: {seeds}{easy_first}{tuned}."
     if lost := [record.seed for record in group.finished if record.result and "diverged" in record.result]:
         yield f"{choice.family}: seed{'s' * (len(lost) > 1)} {ranges(lost)} diverged."
     if choice.unfinished:

@@ -1,0 +1,86 @@
+"""What of the update of nodes is no matrix product: sums, relus, and the last layer, which has two outputs.
+
+Rows are nodes in frames, `cells` of them for each sample of each item, in the order item, sample, cell. What samples
+share has a row for each cell of an item. A row is read whole; WIDTH is the least power of two that holds it.
+
+    z, h    (rows, H), a layer before its relu and after it
+    last    (2, H), the last layer
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _block(rows, ROWS: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr):
+    """Rows of a program, their columns, where both are, and whether there are such."""
+    row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    at = row.to(tl.int64)[:, None] * H + column[None, :]
+    return row, column, at, (row < rows)[:, None] & (column < H)[None, :]
+
+
+@triton.jit
+def _shared(row, samples, cells):
+    """The rows of what samples share."""
+    return (row // (samples * cells)) * cells + row % cells
+
+
+@triton.jit
+def add_relu(z, own, rows, samples, cells, ROWS: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr):
+    """z ← relu(z + own), where samples share the second."""
+    row, column, at, live = _block(rows, ROWS, H, WIDTH)
+    o = tl.load(own + (_shared(row, samples, cells)[:, None] * H + column[None, :]), mask=live, other=0.0)
+    total = tl.load(z + at, mask=live, other=0.0).to(tl.float32) + o.to(tl.float32)
+    tl.store(z + at, tl.maximum(total, 0.0).to(z.dtype.element_ty), mask=live)
+
+
+@triton.jit
+def move(
+    z, bias, last, last_bias, x, out, rows, samples, cells, ROWS: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr
+):
+    """out ← x + last(relu(z + bias)), (rows, 2)."""
+    row, column, at, live = _block(rows, ROWS, H, WIDTH)
+    wide = column < H
+    b = tl.load(bias + column, mask=wide, other=0.0).to(tl.float32)
+    h = tl.maximum(tl.load(z + at, mask=live, other=0.0).to(tl.float32) + b[None, :], 0.0)
+    shared = _shared(row, samples, cells)
+    for i in tl.static_range(2):
+        w = tl.load(last + i * H + column, mask=wide, other=0.0)
+        total = tl.sum(h * w[None, :], 1) + tl.load(last_bias + i)
+        total += tl.load(x + shared * 2 + i, mask=row < rows, other=0.0)
+        tl.store(out + row.to(tl.int64) * 2 + i, total, mask=row < rows)
+
+
+@triton.jit
+def move_backward(grad, z, bias, last, to_z, sums, rows, ROWS: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr):
+    """The gradient to z, and sums (programs, 3, H) of those to the bias and to the last layer."""
+    row, column, at, live = _block(rows, ROWS, H, WIDTH)
+    wide = column < H
+    b = tl.load(bias + column, mask=wide, other=0.0).to(tl.float32)
+    total = tl.load(z + at, mask=live, other=0.0).to(tl.float32) + b[None, :]
+    h = tl.where(live, tl.maximum(total, 0.0), 0.0)
+    g = tl.zeros((ROWS, WIDTH), tl.float32)
+    sums += tl.program_id(0).to(tl.int64) * (3 * H) + column
+    for i in tl.static_range(2):
+        w = tl.load(last + i * H + column, mask=wide, other=0.0)
+        to_out = tl.load(grad + row.to(tl.int64) * 2 + i, mask=row < rows, other=0.0)[:, None]
+        g += to_out * w[None, :]
+        tl.store(sums + (1 + i) * H, tl.sum(to_out * h, 0), mask=wide)
+    g = tl.where(h > 0, g, 0.0)
+    tl.store(sums, tl.sum(g, 0), mask=wide)
+    tl.store(to_z + at, g.to(to_z.dtype.element_ty), mask=live)
+
+
+@triton.jit
+def relu_backward(grad, h, to_own, rows, samples, cells, ROWS: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr):
+    """grad ← that before the relu, and its sums over samples. A program for rows of what they share."""
+    row, column, at, live = _block(rows, ROWS, H, WIDTH)
+    first = (row // cells).to(tl.int64) * (samples * cells) + row % cells
+    total = tl.zeros((ROWS, WIDTH), tl.float32)
+    for sample in range(samples):
+        here = (first + sample * cells)[:, None] * H + column[None, :]
+        g = tl.load(grad + here, mask=live, other=0.0)
+        g = tl.where(tl.load(h + here, mask=live, other=0.0) > 0, g, 0.0)
+        total += g.to(tl.float32)
+        tl.store(grad + here, g.to(grad.dtype.element_ty), mask=live)
+    tl.store(to_own + at, total, mask=live)

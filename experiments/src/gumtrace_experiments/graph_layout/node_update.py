@@ -1,0 +1,189 @@
+"""The update of nodes, from the messages that they receive: all that the decoder computes again for every structure.
+
+Three layers, of which the first is linear in what is received and in the node's own place. Samples share the latter.
+What is done for a structure is two products of (n F, hidden) with (hidden, hidden), and two more each for gradients to
+inputs and to weights. The rest only reads and writes such tensors, and at many structures that takes longer than the
+products: autograd would have 31 passes over them, here it is 21. Sums and relus are done in place, the last layer and
+its gradient with the relu before (node_kernels.py), and nothing is kept but what is received, and the two layers.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gumtrace_experiments.graph_layout.layers import ONCE, Layer
+
+ROWS = 32  # of a program
+MOST = 8192  # numbers that a program holds at once
+
+
+class PlainUpdate(NamedTuple):
+    """By operations of torch, which compiles them, and differentiates them as often as wanted."""
+
+    out1: Layer  # of nodes and the messages they receive
+    out2: Layer
+    out3: Layer
+
+    def __call__(self, x: Tensor, received: Tensor) -> Tensor:
+        """(I, K, n, F, 2) for nodes (I, n, F, 2) and what they receive, (I, K, n, F, hidden)."""
+        # In place, on a view, the backward pass would copy.
+        hidden = torch.relu(self.out2(torch.relu(self.out1(x[:, None], received))))
+        return x[:, None] + self.out3(hidden)
+
+
+class NodeUpdate:
+    """Moves nodes in `times` steps at most; gradients to the layers are made once for all of them, as in layers.py. It
+    can be differentiated once. `kernels` says that our own take what they are given."""
+
+    def __init__(self, out1: Layer, out2: Layer, out3: Layer, times: int, kernels: bool):
+        parameters = [p for layer in (out1, out2, out3) for p in (layer.bias, *layer.weights)]
+        self.given = [p.detach() for p in parameters]
+        self.tape = _Tape(times, kernels)
+        self.gates = enumerate(_Gate.apply(self.tape, *parameters))
+
+    def __call__(self, x: Tensor, received: Tensor) -> Tensor:
+        """As PlainUpdate."""
+        with torch.autocast(x.device.type, enabled=False):
+            return _Step.apply(self.tape, *next(self.gates), x, received, *self.given)
+
+
+class _Tape:
+    """What backward passes leave for the gate: by step, the inputs of each layer with the gradients to its outputs."""
+
+    def __init__(self, times: int, kernels: bool):
+        self.kernels = kernels
+        self.steps: list[tuple[Tensor, ...] | None] = [None] * times
+
+
+class _Gate(torch.autograd.Function):
+    """The layers before they are ever used. Each step gets a tensor without elements: its gradient says that the step
+    has been there."""
+
+    @staticmethod
+    def forward(ctx, tape, *parameters):  # type: ignore[override]
+        ctx.set_materialize_grads(False)
+        ctx.tape = tape
+        return tuple(parameters[0].new_empty(0) for _ in tape.steps)
+
+    @staticmethod
+    def backward(ctx, *grads):  # type: ignore[override]
+        steps = [step for step, grad in zip(ctx.tape.steps, grads, strict=True) if grad is not None]
+        ctx.tape.steps[:] = [None] * len(grads)
+        received, to_z1, x, to_own, h1, to_z2, *sums = (_joined(parts) for parts in zip(*steps, strict=True))
+        to_last_bias, to_sums = sums[0].sum(0), sums[1].sum(0)  # (2,), (3, hidden)
+        to_bias, to_last = to_sums.split([1, 2])
+        to_own_weight, own_bias = to_own.T @ x, to_own.sum(0)
+        second = to_bias[0].to(h1.dtype), to_z2.T @ h1
+        return None, own_bias, to_own_weight, to_z1.T @ received, *second, to_last_bias, to_last
+
+
+def _joined(parts: tuple[Tensor, ...]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class _Step(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tape, place, gate, x, received, *given):  # type: ignore[override]
+        bias1, own, weight1, bias2, weight2, bias3, weight3 = given
+        items, samples, n, frames, hidden = received.shape
+        ctx.tape, ctx.place, ctx.samples = tape, place, samples
+        x, flat = x.reshape(-1, 2), received.reshape(-1, hidden).to(weight1.dtype)
+        sizes = (len(flat), samples, n * frames)
+        h1 = flat @ weight1.T
+        shared = F.linear(x, own, bias1)
+        z2 = _add_relu(tape.kernels, h1, shared, sizes) @ weight2.T
+        moved = _move(tape.kernels, z2, bias2, weight3, bias3, x, sizes)
+        ctx.save_for_backward(x, flat, h1, z2, *given)
+        return moved.view(items, samples, n, frames, 2)
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[override]
+        if torch.is_grad_enabled():
+            raise NotImplementedError(ONCE)
+        x, flat, h1, z2, _, own, weight1, bias2, weight2, _, weight3 = ctx.saved_tensors
+        _, _, to_gate, to_x, to_received, *_ = ctx.needs_input_grad
+        shape, cells = grad.shape, grad.shape[2] * grad.shape[3]
+        grad = grad.reshape(-1, 2)
+        to_z2, sums = _move_backward(ctx.tape.kernels, grad, z2, bias2, weight3)
+        to_z1, to_own = _relu_backward(ctx.tape.kernels, to_z2 @ weight2, h1, ctx.samples, cells, own.dtype)
+        if to_gate:
+            x, flat = x.detach(), flat.detach()  # else they would keep the graph, which keeps them
+            ctx.tape.steps[ctx.place] = flat, to_z1, x, to_own, h1, to_z2, grad.sum(0)[None], sums
+        here = grad.view(-1, ctx.samples, cells, 2).sum(1).view(-1, 2) if ctx.samples > 1 else grad
+        found = torch.addmm(here, to_own, own).view(shape[0], *shape[2:]) if to_x else None
+        back = (to_z1 @ weight1).view(*shape[:-1], -1) if to_received else None
+        return None, None, grad.new_empty(0), found, back, *[None] * 7
+
+
+def _options(hidden: int) -> dict[str, Any]:
+    width = 1 << (hidden - 1).bit_length()
+    return {"ROWS": min(ROWS, MOST // width), "H": hidden, "WIDTH": width}
+
+
+def _programs(rows: int, options: dict[str, Any]) -> tuple[int]:
+    return (-(-rows // options["ROWS"]),)
+
+
+def _add_relu(kernels: bool, z: Tensor, own: Tensor, sizes: tuple[int, int, int]) -> Tensor:
+    """relu(z + own) in place of z."""
+    rows, samples, cells = sizes
+    if not kernels:
+        return z.view(-1, samples, cells, z.shape[-1]).add_(own.view(-1, 1, cells, z.shape[-1])).relu_().view_as(z)
+    from gumtrace_experiments.graph_layout import node_kernels
+
+    options = _options(z.shape[-1])
+    with torch.cuda.device_of(z):
+        node_kernels.add_relu[_programs(rows, options)](z, own, *sizes, **options)
+    return z
+
+
+def _move(
+    kernels: bool, z: Tensor, bias: Tensor, last: Tensor, last_bias: Tensor, x: Tensor, sizes: tuple[int, int, int]
+) -> Tensor:
+    """Nodes x moved by last(relu(z + bias)), (rows, 2)."""
+    rows, samples, cells = sizes
+    if not kernels:
+        moved = F.linear(torch.relu(z + bias).to(last.dtype), last, last_bias)
+        return moved.view(-1, samples, cells, 2).add_(x.view(-1, 1, cells, 2)).view(rows, 2)
+    from gumtrace_experiments.graph_layout import node_kernels
+
+    options = _options(z.shape[-1])
+    out = torch.empty(rows, 2, dtype=x.dtype, device=x.device)
+    with torch.cuda.device_of(z):
+        node_kernels.move[_programs(rows, options)](z, bias, last, last_bias, x, out, *sizes, **options)
+    return out
+
+
+def _move_backward(kernels: bool, grad: Tensor, z: Tensor, bias: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    """To z, and to the bias and the last layer in parts to be summed, (parts, 3, hidden)."""
+    if not kernels:
+        h = torch.relu(z + bias)
+        to_z = torch.ops.aten.threshold_backward(grad.to(z.dtype) @ last.to(z.dtype), h, 0)
+        return to_z, torch.cat([to_z.sum(0, dtype=last.dtype)[None], grad.T @ h.to(last.dtype)])[None]
+    from gumtrace_experiments.graph_layout import node_kernels
+
+    options = _options(z.shape[-1])
+    programs = _programs(len(z), options)
+    to_z, sums = torch.empty_like(z), torch.empty(*programs, 3, z.shape[-1], device=z.device)
+    with torch.cuda.device_of(z):
+        node_kernels.move_backward[programs](grad, z, bias, last, to_z, sums, len(z), **options)
+    return to_z, sums
+
+
+def _relu_backward(
+    kernels: bool, grad: Tensor, h: Tensor, samples: int, cells: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Before the relu, and summed over samples, in the dtype of coordinates."""
+    hidden = h.shape[-1]
+    if not kernels:
+        grad = torch.ops.aten.threshold_backward(grad, h, 0)
+        return grad, grad.view(-1, samples, cells, hidden).sum(1, dtype=dtype).view(-1, hidden)
+    from gumtrace_experiments.graph_layout import node_kernels
+
+    options, rows = _options(hidden), len(h) // samples
+    to_own = torch.empty(rows, hidden, dtype=dtype, device=h.device)
+    with torch.cuda.device_of(h):
+        node_kernels.relu_backward[_programs(rows, options)](grad, h, to_own, rows, samples, cells, **options)
+    return grad, to_own
