@@ -133,6 +133,7 @@ with_lstms = pytest.mark.parametrize(
         TREE.replace(order="smart"),
         *(TREEBANK.replace(estimator=name) for name in ("TraceLikelihood", "MatrixTreeCRF", "TraceREINFORCE", "RELAX")),
         *(INSERTION.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX")),
+        INSERTION.replace(order="smart"),
         # It has convolutions instead, whose sums are in another order as well.
         *(L2X.replace(estimator=name) for name in ("TraceREINFORCE", "RELAX", "REBAR", "StraightThrough", "FullText")),
         L2X.replace(estimator="StochasticSoftmax", kind="binary", model="complex"),

@@ -127,7 +127,7 @@ def _products(hidden: Tensor, to_gates: Tensor) -> Tensor:
 
 def _empty(gates: Tensor, carry: Tensor) -> Tensor:
     """For hidden units."""
-    return gates.new_empty(*gates.shape[:-1], carry.shape[1])
+    return torch.empty(*gates.shape[:-1], carry.shape[1], dtype=gates.dtype, device=gates.device)
 
 
 def _launch(kernel: Any, *tensors: Tensor) -> None:
