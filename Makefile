@@ -55,7 +55,7 @@ results: $(VENV)/.dev ## put recorded runs into the pages that show them: tables
 	@cp build/slow-decoder/precision.png $(RESULTS)/graph-layout/slow-decoder.png
 	@$(BIN)/gumtrace plot graph-layout --out $(RESULTS)/graph-layout
 	@$(BIN)/gumtrace plot listops --out build/listops
-	@cp build/listops/accuracy.png $(RESULTS)/listops
+	@cp build/listops/accuracy*.png $(RESULTS)/listops
 	@$(BIN)/gumtrace plot parentheses-tree --out build/parentheses-tree
 	@cp build/parentheses-tree/types.png build/parentheses-tree/entropy.png $(RESULTS)/parentheses-tree
 	@$(BIN)/gumtrace plot parentheses-insertion --out build/parentheses-insertion
