@@ -15,6 +15,8 @@ demo: $(VENV)/.run ## draw every structure, compare the estimators; pictures go 
 	@$(BIN)/gumtrace demo --out demo
 	@$(BIN)/gumtrace toy spanning-tree --out demo
 
+# One thread for each of the two processes: more would only wait for each other. Tests of threads ask for them.
+test test-fast: export OMP_NUM_THREADS = 1
 test: $(VENV)/.dev ## lint, format check, type check, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -23,7 +23,7 @@ PAGES = {  # structures whose pages show a cost: page -> its title, which is how
     if page.stem != "custom" and f"cost-{page.stem}.md" in page.read_text(encoding="utf-8")
 }
 DEVIATIONS = (
-    "One estimate of {calls} objective calls (REBAR: 9), by `benchmarks/variance.py`, {date}. Standard deviations and "
+    "One estimate of {calls} objective calls ({others}), by `benchmarks/variance.py`, {date}. Standard deviations and "
     "biases are root mean squares over the keys: relative to the size of the gradient, relative to T-REINFORCE+'s at "
     "as many calls, and in percent of the gradient; in brackets the bias that chance alone would show. Smooth: "
     "log(1 + q) of a random quadratic q of the entries. Rough: whether q is above its median, which has no gradient."
@@ -140,6 +140,12 @@ def estimators_at_a_glance() -> str:
     return _table(head, rows, words=len(head)) + f"\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n"
 
 
+def other_counts(calls: int) -> str:
+    """The estimators that do not make exactly so many calls, as a sample takes several."""
+    made = {cls.label: cls.calls_per_sample * round(calls / cls.calls_per_sample) for cls in E.ESTIMATORS.values()}
+    return ", ".join(f"{label}: {count}" for label, count in made.items() if count != calls)
+
+
 def reference() -> str:
     """The docstring of every estimator."""
     classes = "\n".join(f".. autoclass:: {name}\n   :no-members:" for name in E.ESTIMATORS)
@@ -160,7 +166,8 @@ def deviations(estimators: list[str]) -> str:
     ]
     columns = ["std / gradient", "std / T-REINFORCE+'s", "bias (by chance), %"]
     head = ["", *(f"{o}: {column}" for o in objectives for column in columns)]
-    return DEVIATIONS.format(**results["settings"], **results["machine"]) + "\n\n" + _table(head, rows)
+    others = other_counts(results["settings"]["calls"])
+    return DEVIATIONS.format(**results["settings"], **results["machine"], others=others) + "\n\n" + _table(head, rows)
 
 
 def _spread(r: dict) -> list[str]:
@@ -202,7 +209,7 @@ TIMED = {  # the first that an estimator supports
 }
 SETTING = (
     f"one estimate and its backward for a batch of {BATCH} {{}}, {CALLS} objective calls per "
-    f"item ({3 * round(CALLS / 3)} for REBAR), {EXTRA} extra structures for surrogates and 4 draws for Gumbel-Rao"
+    f"item ({other_counts(CALLS)}), {EXTRA} extra structures for surrogates and 4 draws for Gumbel-Rao"
 )
 
 

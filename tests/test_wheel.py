@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MOST = 360_000  # bytes; a wheel that grows beyond needs a reason, and this line a change
+MOST = 355_000  # bytes; a wheel that grows beyond needs a reason, and this line a change
 OF_A_FILE = 2 * (38 + 37) + 60  # its two headers in the archive, each with its name, and its line in RECORD
 
 

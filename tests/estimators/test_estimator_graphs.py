@@ -16,7 +16,6 @@ from gumtrace.relaxations.subset import relax_subset
 from gumtrace.relaxations.trees import arborescence_marginals, spanning_tree_marginals
 
 quiet = pytest.mark.filterwarnings("ignore")  # what torch.compile says of torch's own code
-OUTSIDE = [name for name in SMOOTH if name not in (*CONTROL, "IMLE")]  # the others differentiate the objective inside
 
 
 def logits(*batch):
@@ -35,6 +34,22 @@ def network(size=6, layers=2):
     torch.manual_seed(0)
     each = [module for _ in range(layers) for module in (torch.nn.Linear(size, size), torch.nn.Tanh())]
     return torch.nn.Sequential(*each, torch.nn.Linear(size, 1)).double()
+
+
+def computes_inside(name):
+    """Whether it computes its gradient in the call, and injects it into the graph."""
+    loss = build(name)(subset(logits().requires_grad_()), lambda value: value[..., 0].square(), generator=seeded(1))
+    seen, ahead = set(), [loss.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            ahead += [before for before, _ in node.next_functions]
+    return any(type(node).__name__ == "InjectBackward" for node in seen)
+
+
+INSIDE = [name for name in E.ESTIMATORS if computes_inside(name)]
+OUTSIDE = [name for name in SMOOTH if name not in INSIDE]
 
 
 # Objectives that break the gradient ----------------------------------------------------------------
@@ -124,13 +139,13 @@ def test_objectives_that_are_one_node_of_the_graph(name, way):
     assert (x.grad != 0).any()
 
 
-@pytest.mark.parametrize("name", [*OUTSIDE, "IMLE"])
+@pytest.mark.parametrize("name", [name for name in SMOOTH if name not in CONTROL])
 def test_logits_without_a_gradient_are_not_asked_for_one(name):
     assert build(name)(subset(logits(3)), BROKEN["indices"]).requires_grad  # of the network
 
 
 @quiet
-@pytest.mark.parametrize("name", [n for n in OUTSIDE if n != "MarginalStraightThrough"])  # which enumerates trees
+@pytest.mark.parametrize("name", [n for n in OUTSIDE if "temperature" in E.ESTIMATORS[n].settings()])  # relaxed trees
 def test_nothing_is_asked_where_torch_compiles(name):
     """The whole call as one graph: an objective without a gradient passes."""
     x = torch.zeros(2, 4, 4, requires_grad=True)
@@ -149,7 +164,11 @@ def test_nothing_is_asked_where_torch_compiles(name):
 # Gradients of gradients ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*CONTROL, "IMLE"])
+def test_control_variates_compute_their_gradient_inside():
+    assert {*CONTROL, "IMLE"} <= set(INSIDE)
+
+
+@pytest.mark.parametrize("name", INSIDE)
 def test_a_gradient_that_cannot_be_differentiated_again_says_so(name):
     x, scale = logits(3).requires_grad_(), torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
     torch.manual_seed(0)

@@ -12,9 +12,10 @@ from unbiased import critic_for
 import gumtrace as gt
 from gumtrace import estimators as E
 from gumtrace.diagnostics import gradients
+from gumtrace.estimators.score import ScoreEstimator
 
 EVERY = pytest.mark.parametrize("name", E.ESTIMATORS)
-SCORES = ["NoiseREINFORCE", "TraceREINFORCE", "StructureREINFORCE"]
+SCORES = [name for name, cls in E.ESTIMATORS.items() if issubclass(cls, ScoreEstimator)]
 
 
 def spread(estimator, offset):

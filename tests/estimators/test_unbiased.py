@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from cases import DISTS
+from cases import DISTS, LITERAL
 from common import FALSE_ALARM
 from unbiased import (
     case,
@@ -25,11 +25,14 @@ UNBIASED = [name for name, cls in E.ESTIMATORS.items() if cls.unbiased]
 CASES = [(e, d) for e in UNBIASED for d, dist in DISTS.items() if E.ESTIMATORS[e].supports(dist())]
 
 
-@KS
-@pytest.mark.parametrize(("estimator", "name"), CASES)
+@pytest.mark.parametrize(
+    ("estimator", "name", "samples"),
+    [(estimator, name, k) for estimator, name in CASES for k in ((2,) if name in LITERAL else (1, 2, 4))],
+)
 @pytest.mark.slow
 def test_every_estimator(estimator, name, samples):
-    """With all that it has learned fixed: training on the variance would take second derivatives here."""
+    """With all that it has learned fixed: training on the variance would take second derivatives here. Algorithms in
+    Python are slow: they have one K, since an estimator treats its samples alike whatever the structure is."""
     if "surrogate" in E.ESTIMATORS[estimator].settings():
         made = fitted("linear", name, samples)
     else:

@@ -12,9 +12,8 @@ from collections.abc import Callable
 import torch
 
 from gumtrace.cli import warm_up
-from gumtrace.estimators import RELAX, MarginalStraightThrough, StochasticSoftmax, TraceREINFORCE
+from gumtrace.estimators import ESTIMATORS
 from gumtrace.kernels.cpu import cache, ops  # noqa: F401 - all modules of kernels
-from gumtrace.relaxations import has_relaxation
 
 
 class Critic(torch.nn.Module):
@@ -37,11 +36,11 @@ def use(name: str) -> None:
     dist.trace_log_prob(dist.sample_trace((2,))).sum().backward(retain_graph=True)
     if dist.has_log_prob:
         dist.log_prob(dist.sample()).sum().backward(retain_graph=True)
-    estimators = [TraceREINFORCE(), RELAX(Critic(len(dist.key_shape)))]
-    estimators += [StochasticSoftmax()] if has_relaxation(dist) else []
-    estimators += [MarginalStraightThrough()] if MarginalStraightThrough.supports(dist) else []
     dims = len(dist.event_shape)
-    for estimator in estimators:
+    for cls in ESTIMATORS.values():
+        if not cls.supports(dist):
+            continue
+        estimator = cls.from_settings({}, critic=lambda: Critic(len(dist.key_shape)))
         loss = estimator(dist, lambda x: x.to(torch.float32).flatten(-dims).sum(-1))
         loss.sum().backward(retain_graph=True)
 

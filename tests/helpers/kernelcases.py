@@ -2,6 +2,7 @@
 memory that tells who did not write it. On a GPU, or without one in Triton's interpreter (conftest.py) on the CPU."""
 
 import pytest
+import quick_interpreter
 import torch
 from common import seeded
 
@@ -22,6 +23,8 @@ from gumtrace.kernels.geometry import (
 )
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    quick_interpreter.apply()
 TREES = (SpanningTreeGeometry, ArborescenceGeometry)
 GUARD = 64  # elements on either side of what torch.empty gives
 

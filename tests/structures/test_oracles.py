@@ -43,7 +43,8 @@ def test_sparse_tree_is_scipys(n):
 def test_arborescence_is_networkxs(n):
     root = n // 3
     dist = gt.Arborescence(torch.randn(n, n, generator=seeded(n), dtype=torch.float64), root)
-    for noise in dist.perturb((2,), generator=seeded(2)):
+    draws = 2 if n < 200 else 1  # networkx takes seconds
+    for noise in dist.perturb((draws,), generator=seeded(2)):
         graph = nx.DiGraph()
         pairs = [(u, v) for u in range(n) for v in range(n) if u != v and v != root]
         graph.add_weighted_edges_from((u, v, float((-noise[u, v]).exp())) for u, v in pairs)

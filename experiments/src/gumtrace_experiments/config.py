@@ -1,10 +1,13 @@
 """What a run is. Two runs with equal configs, on equal machines and versions, give equal metrics."""
 
 import dataclasses
+import inspect
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 from gumtrace.estimators import ESTIMATORS, Estimator
 from gumtrace.estimators.control import ControlVariate
@@ -14,11 +17,33 @@ if TYPE_CHECKING:
     EstimatorName = str
 else:
     EstimatorName = Literal[tuple(ESTIMATORS)]  # the choices of the command line
+T = TypeVar("T")
+
+
+def with_settings_of(estimators: Mapping[str, type[Estimator]], config: type[T]) -> type[T]:
+    """The class, to be made a dataclass, with a field for each number and each flag that one of the estimators takes
+    and the class does not declare. Its default is the estimator's; its help, from the Args of the estimator's
+    docstring, is put where tyro looks for it."""
+    described = []
+    for name, cls in estimators.items():
+        for setting, default in cls.settings().items():
+            if isinstance(default, bool | int | float) and setting not in config.__annotations__:
+                config.__annotations__[setting] = type(default)
+                setattr(config, setting, default)
+                words = re.search(rf"^    {setting}: (.+(?:\n     +.+)*)", inspect.getdoc(cls) or "", re.MULTILINE)
+                described.append(
+                    f"    {setting}: {name}: {' '.join(words[1].split()) if words else 'see its reference'}"
+                )
+    if described:
+        config.__doc__ = "\n".join([inspect.getdoc(config) or "", "", "Attributes:", *described])
+    return config
 
 
 @dataclass(frozen=True)
+@partial(with_settings_of, ESTIMATORS)
 class Config:
-    """What every experiment has; each adds its own."""
+    """What every experiment has; each adds its own. A number or a flag that only one estimator takes need not be
+    declared here: it is a field of that name."""
 
     estimators: ClassVar[Mapping[str, type[Estimator]]] = ESTIMATORS  # that `estimator` may name
 

@@ -10,12 +10,14 @@ from kernelcases import DEVICE, LARGE, RECORDED
 from listops_networks import make, tokens
 from listops_networks import soft as soft_structures
 
+import gumtrace as gt
 from gumtrace.estimators import ESTIMATORS
 from gumtrace_experiments import find
 from gumtrace_experiments.listops import messages
 from gumtrace_experiments.listops.model import Classifier, Masks
 
-SMOOTH = [name for name, cls in ESTIMATORS.items() if cls.differentiates and name != "MarginalStraightThrough"]
+ARBORESCENCE = gt.Arborescence(torch.zeros(12, 12))
+SMOOTH = [name for name, cls in ESTIMATORS.items() if cls.differentiates and cls.supports(ARBORESCENCE)]
 
 poisoned = kernelcases.poisoned
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("one_thread", "precision")]

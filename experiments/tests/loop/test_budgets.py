@@ -1,14 +1,19 @@
 """What a config asks for is what training does: so many evaluations per iteration, by an estimator so set."""
 
+from dataclasses import dataclass
+from functools import partial
+
 import pytest
 import tiny_runs
 import torch
+import tyro
 from common import seeded
 from tiny_runs import TINY, GraphLayout
 
 import gumtrace as gt
 from gumtrace.estimators import ESTIMATORS
 from gumtrace_experiments import Config
+from gumtrace_experiments.config import with_settings_of
 from gumtrace_experiments.estimators import build_estimator
 from gumtrace_experiments.loop.update import Updater
 from gumtrace_experiments.loop.workers import Workers
@@ -77,7 +82,7 @@ def test_samples_that_suit_the_estimator(settings, expected, data, monkeypatch):
 def built(**settings):
     """As the experiment builds it, with a critic and a surrogate of its own, and without."""
     yield GraphLayout.build(TINY.replace(**settings), None, CPU).estimator
-    if settings["estimator"] != "RELAX":
+    if "critic" not in ESTIMATORS[settings["estimator"]].settings():
         yield build_estimator(Config(**settings))
 
 
@@ -112,14 +117,48 @@ def test_the_objective_gets_k_structures(name, samples):
 def test_a_temperature_is_the_estimator_s(name, temperature):
     """As if it had been made by hand."""
     for estimator in built(estimator=name, temperature=temperature, samples=2):
-        draws = {"draws": Config().draws} if name == "GumbelRao" else {}
+        settings = {"samples": 2, "draws": Config().draws}
         same, other = (
-            loss_and_gradient(getattr(gt.estimators, name)(samples=2, temperature=t, **draws))
+            loss_and_gradient(ESTIMATORS[name].from_settings({**settings, "temperature": t}))
             for t in (temperature, 1.0)
         )
         loss, gradient = loss_and_gradient(estimator)
         torch.testing.assert_close((loss, gradient), same)
         assert not torch.allclose(gradient, other[1], rtol=1e-3)
+
+
+class Decaying(gt.estimators.Estimator):
+    """With settings that no config declares.
+
+    Args:
+        samples: runs for each item.
+        decay: of the mean,
+            at each call.
+    """
+
+    def __init__(self, *, samples: int = 4, decay: float = 0.9, fast: bool = False, temperature: float = 0.5):
+        super().__init__(samples=samples)
+        self.decay, self.fast, self.temperature = decay, fast, temperature
+
+
+@dataclass(frozen=True)
+@partial(with_settings_of, {"Decaying": Decaying})
+class OfDecaying:
+    """A config of such an estimator."""
+
+    temperature: float = 1.0
+
+
+def test_settings_that_no_config_declares_are_fields(capsys):
+    """With the estimator's defaults, and its words as help."""
+    with pytest.raises(SystemExit, match="0"):
+        tyro.cli(OfDecaying, args=["--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--decay FLOAT Decaying: of the mean, at each call. (default: 0.9)" in shown
+    assert "--temperature FLOAT (default: 1.0)" in shown
+    config = tyro.cli(OfDecaying, args=["--fast", "--decay", "0.5"])
+    made = Decaying.from_settings(vars(config))
+    assert (made.decay, made.fast, made.temperature) == (0.5, True, 1.0)
 
 
 @pytest.mark.parametrize("learn", [True, False])

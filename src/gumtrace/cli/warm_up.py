@@ -9,7 +9,6 @@ from torch import Tensor
 
 import gumtrace as gt
 from gumtrace.benchmark.cases import STRUCTURES, Case, prepare
-from gumtrace.estimators import MarginalStraightThrough
 from gumtrace.recursions import MaximalIndependentSet
 from gumtrace.relaxations import has_relaxation, relax
 from gumtrace.structures.base import Structure
@@ -75,8 +74,11 @@ def use(dist: Structure) -> None:
     _differentiate(dist.conditional(trace), dist.logits)
     for kind in dist.relaxations if has_relaxation(dist) else ():
         _differentiate(relax(dist, dist.perturb(), 1.0, kind), dist.logits)
-    if MarginalStraightThrough.supports(dist):
-        _differentiate(dist.mean, dist.logits)
+    try:
+        mean = dist.mean
+    except (NotImplementedError, ValueError):  # not known, or not for these sizes
+        return
+    _differentiate(mean, dist.logits)
 
 
 def _differentiate(x: Tensor, logits: Tensor) -> None:
