@@ -28,7 +28,7 @@ from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.training import train_all
 from gumtrace_experiments.report.records import collect, read_run, save
-from gumtrace_experiments.report.times import IDLE, TIMES, Times, load
+from gumtrace_experiments.report.times import IDLE, TIMES, Time, load
 
 RESULTS = Path(__file__).parents[1] / "results"
 PARTS = ("clock", "train", "record")
@@ -44,6 +44,8 @@ class Row:
     estimator: str
     seeds: str
     settings: dict[str, Any] = field(default_factory=dict)
+    within: str = ""
+    """The row whose time it has: it makes as many updates as fit into that, and its learning rate falls with them."""
 
     @property
     def section(self) -> str:
@@ -62,7 +64,8 @@ def rows() -> list[Row]:
 
 
 def _listops() -> Iterator[Row]:
-    """Short expressions first. SST finds the parse from some starts only. Then with as many items as SST has."""
+    """Short expressions first. SST finds the parse from some starts only. Then with as many items as SST has, for as
+    many updates, and for as long."""
     usual = {"lr": 1e-3, "schedule": "cosine", "evaluate_every": 1000, "curriculum": "12:500"}
     soft = {**usual, "temperature": 0.5}
     score = {**usual, "samples": 4}
@@ -78,7 +81,9 @@ def _listops() -> Iterator[Row]:
     ):
         yield Row(f"listops/{name}", "listops", estimator, seeds, settings)
         if items is not None:
-            yield Row(f"listops-items/{name}", "listops", estimator, seeds, {**settings, "calls": items})
+            more = {**settings, "calls": items}
+            yield Row(f"listops-items/{name}", "listops", estimator, seeds, more)
+            yield Row(f"listops-time/{name}", "listops", estimator, seeds, more, within="listops/SST")
 
 
 def _layouts() -> Iterator[Row]:
@@ -116,14 +121,14 @@ def _layouts_at_equal_time() -> Iterator[Row]:
             ("RELAX-2x128", "RELAX", {"samples": 2, "calls": 256, "clip": 1.0}),
             ("RELAX-4x64", "RELAX", {"samples": 4, "calls": 256, "clip": 1.0}),
         ):
-            name = f"layout-{frames}-time/{name}"
-            yield Row(name, "graph-layout", estimator, FIVE, {**usual, **settings, "frames": frames})
+            name, settings = f"layout-{frames}-time/{name}", {**usual, **settings, "frames": frames}
+            yield Row(name, "graph-layout", estimator, FIVE, settings, within=f"layout-{frames}/SST")
     for name, estimator, settings in (
         ("T-REINFORCE-8x128", "TraceREINFORCE", {"samples": 8, "calls": 1024}),
         ("T-REINFORCE-4x64", "TraceREINFORCE", {"samples": 4, "calls": 256}),
     ):
-        name = f"layout-10-unrolled-time/{name}"
-        yield Row(name, "graph-layout", estimator, THREE, {**usual, **slow, **settings})
+        name, settings = f"layout-10-unrolled-time/{name}", {**usual, **slow, **settings}
+        yield Row(name, "graph-layout", estimator, FIVE, settings, within="layout-10-unrolled/SST")
 
 
 class OutOfTime(Exception):
@@ -143,27 +148,38 @@ class Tables:
     change: dict[str, Any] = field(default_factory=dict)
     beside: int = 10
 
-    def folder(self, row: Row) -> Path:
-        return self.out / row.experiment / label(row.config(self.change))
+    def config(self, row: Row) -> Config | None:
+        """None if it depends on times that are not known."""
+        config = row.config(self.change)
+        if not row.within or "iterations" in self.change:
+            return config
+        (other,) = [one for one in rows() if one.name == row.within]
+        own, others = self.time(row), self.time(other)
+        if own is None or others is None:
+            return None
+        return config.replace(iterations=own.iterations(others.seconds(other.config(self.change).iterations)))
 
     def runs(self, row: Row) -> list[tuple[Config, Path]]:
-        config, folder = row.config(self.change), self.folder(row)
+        config = self.config(row)
+        if config is None:
+            return []
+        folder = self.out / row.experiment / label(config)
         return [(config.replace(seed=s), folder / f"seed-{s}") for s in read_seeds(self.seeds or row.seeds)]
 
     def left(self, row: Row) -> list[tuple[Config, Path]]:
         """Runs that are not finished."""
         return [(config, path) for config, path in self.runs(row) if not (path / "result.json").exists()]
 
-    def times(self, row: Row) -> Times:
-        return load([self.results / row.experiment])
+    def time(self, row: Row) -> Time | None:
+        device = machine(self.device)["device"]
+        return load([self.results / row.experiment]).of(row.experiment, row.config(self.change).to_dict(), device)
 
     def seconds(self, row: Row) -> float | None:
         """That the updates which are left take, one run after the other; None if they were not clocked."""
-        config, device = row.config(self.change), machine(self.device)["device"]
-        time = self.times(row).of(row.experiment, config.to_dict(), device)
-        if time is None:
+        time = self.time(row)
+        if time is None or self.config(row) is None:
             return None
-        return sum(time.seconds(config.iterations) - time.seconds(_reached(path)) for _, path in self.left(row))
+        return sum(time.seconds(config.iterations) - time.seconds(_reached(path)) for config, path in self.left(row))
 
     def clock(self) -> None:
         for row in self.chosen:
@@ -182,6 +198,10 @@ class Tables:
 
     def train(self, watch: Callable[[Run], None] | None = None) -> None:
         """Rows whose data and precision are the same beside each other."""
+        if unknown := [row.name for row in self.chosen if self.config(row) is None]:
+            raise SystemExit(
+                f"how many updates {unknown[0]} has follows from times: clock it and {_within(unknown[0])}"
+            )
         alike: dict[tuple, list[Row]] = {}
         for row in self.chosen:
             config = row.config(self.change)
@@ -205,6 +225,10 @@ class Tables:
                 print(f"{section}: {len(found)} runs in {file}", flush=True)
 
 
+def _within(name: str) -> str:
+    return next(row.within for row in rows() if row.name == name)
+
+
 def _reached(path: Path) -> int:
     """The iteration of the last evaluation."""
     return max(read_run(path).curve["iteration"], default=0) if (path / "config.json").exists() else 0
@@ -212,9 +236,11 @@ def _reached(path: Path) -> int:
 
 def show(tables: Tables) -> None:
     for row in tables.chosen:
-        left, seconds = len(tables.left(row)), tables.seconds(row)
-        about = "not clocked" if seconds is None else f"{seconds:.0f} s of updates"
-        print(f"{row.name}: {left} of {len(tables.runs(row))} runs left, {about}")
+        left, count, seconds = len(tables.left(row)), len(read_seeds(tables.seeds or row.seeds)), tables.seconds(row)
+        if seconds is None:
+            print(f"{row.name}: {count} runs, not clocked")
+        else:
+            print(f"{row.name}: {left} of {count} runs left, {seconds:.0f} s of updates")
 
 
 def main(argv: list[str] | None = None) -> int:

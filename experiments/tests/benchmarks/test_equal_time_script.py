@@ -5,6 +5,7 @@ import json
 import equal_time  # benchmarks/
 import kset_contest
 import pytest
+import torch
 
 from gumtrace_experiments import find
 from gumtrace_experiments.commands import main as gumtrace
@@ -33,7 +34,7 @@ def test_rows_can_be_trained():
     """Each is another setting, with a name of its own."""
     rows = equal_time.rows()
     configs = [row.config({}) for row in rows]  # none is refused
-    assert len({row.name for row in rows}) == len({(r.experiment, str(c)) for r, c in zip(rows, configs, strict=True)})
+    assert len({(r.experiment, str(c), r.within) for r, c in zip(rows, configs, strict=True)}) == len(rows)
     assert len({row.name for row in rows}) == len(rows)
     ten = {row.name for row in rows if len(equal_time.read_seeds(row.seeds)) == 10}
     for name in ("listops/SST", "listops/T-REINFORCE", "layout-10/SST", "layout-10/T-REINFORCE", "layout-10/RELAX"):
@@ -56,10 +57,37 @@ def test_settings_of_equal_calls_are_those_of_recorded_runs():
             assert kset_contest.setting(row.config({})) in known[row.estimator], row.name
 
 
+def test_rows_at_equal_time_can_be_shown():
+    """A setting counts if it has at least half as many seeds as the one of its estimator and block with most."""
+    blocks = {}
+    for row in equal_time.rows():
+        block = row.kind.report().timed(row.config({}).to_dict()).key
+        blocks.setdefault((row.experiment, block, row.estimator), []).append(len(equal_time.read_seeds(row.seeds)))
+    assert all(2 * min(seeds) >= max(seeds) for seeds in blocks.values())
+
+
+def test_a_row_at_equal_time_has_the_updates_that_fit(tmp_path, monkeypatch):
+    """Those of starts count: 2 · 4 + 10 updates of 3 ms are 54 ms, or 2 · 4 + 19 of 2 ms."""
+    settings = {"starts": 3, "start_iterations": 4, "iterations": 10, "evaluate_every": 2}
+    made = [
+        equal_time.Row("a/SST", "graph-layout", "StochasticSoftmax", "0", settings),
+        equal_time.Row("b/T", "graph-layout", "TraceREINFORCE", "0", settings, within="a/SST"),
+    ]
+    monkeypatch.setattr(equal_time, "rows", lambda: made)
+    tables = equal_time.Tables(made, tmp_path, torch.device("cpu"), tmp_path, tmp_path)
+    assert tables.config(made[1]) is None
+    with pytest.raises(SystemExit, match="how many updates b/T has follows from times: clock it and a/SST"):
+        tables.train()
+    monkeypatch.setattr(equal_time, "clock", lambda kind, config, *_: 3.0 if "Soft" in config.estimator else 2.0)
+    monkeypatch.setattr(find("graph-layout"), "load_data", lambda *_: None)
+    tables.clock()
+    assert [tables.config(row).iterations for row in made] == [10, 19]
+
+
 @pytest.mark.slow
 def test_all_of_it(script, tmp_path, capsys, monkeypatch):
     assert script("--list") == 0
-    assert capsys.readouterr().out.splitlines()[0] == "small/SST: 2 of 2 runs left, not clocked"
+    assert capsys.readouterr().out.splitlines()[0] == "small/SST: 2 runs, not clocked"
     assert script("--only", "small", "--minutes", "1e-9") == 0  # until the first evaluation
     assert "out of time" in capsys.readouterr().out
     assert script("--only", "small", "--list") == 0

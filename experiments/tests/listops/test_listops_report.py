@@ -45,7 +45,11 @@ def test_the_paper_stands_beside_runs_on_its_terms():
         other = find("listops").report().block(ListOps.config_type(**odd).to_dict())
         assert (other.paper, other.title) == ((), f"{usual.title}, {words}")
     easy = find("listops").report().block(ListOps.config_type(curriculum="12:500").to_dict())
-    assert (easy.paper, easy.source, easy.title) == (usual.paper, "paper, without", f"{usual.title}, with a curriculum")
+    assert (easy.paper, easy.source, easy.title) == (
+        usual.paper,
+        "paper, no curriculum",
+        f"{usual.title}, with a curriculum",
+    )
     assert easy.key != usual.key
     assert easy == find("listops").report().block(ListOps.config_type(curriculum="12:250").to_dict())
     files = ListOps.config_type(original=True, depth=3, train_size=5)

@@ -162,7 +162,7 @@ def run(tmp_path, data):
 
 @pytest.fixture
 def build(data):
-    """A run that nobody generates down."""
+    """A run that is not recorded in a folder."""
     with ExitStack() as stack:
 
         def call(config, **settings):

@@ -61,7 +61,7 @@ def block(config: dict[str, Any]) -> Block:
         title=", ".join([what, *changes, *["with a curriculum"] * easy_first]),
         paper=() if odd else RESULTS["test"],
         paper_train=() if odd else RESULTS["train"],
-        source="paper, without" if easy_first else "paper",
+        source="paper, no curriculum" if easy_first else "paper",
     )
 
 

@@ -28,8 +28,10 @@ class Entry:
 
     @property
     def until(self) -> int:
-        """The iteration that it has reached by then."""
-        return min(self.time.iterations(self.budget), self.choice.group.setting["iterations"])
+        """The iteration that it has reached by then. Runs that were made to be as long differ by an update or so: one
+        that ends a thousandth later counts as a whole."""
+        whole = self.choice.group.setting["iterations"]
+        return whole if self.time.iterations(1.001 * self.budget) >= whole else self.time.iterations(self.budget)
 
     def values(self, column: Column, metric: str) -> list[float]:
         return [
