@@ -74,7 +74,9 @@ class Updater:
             with record_function(BACKWARD):
                 (loss / count).backward()
             for name, value in metrics.items():
-                self._sums.setdefault(name, torch.zeros((), device=self.device)).add_(value.detach(), alpha=1 / count)
+                if name not in self._sums:
+                    self._sums[name] = torch.zeros((), device=self.device)
+                self._sums[name].add_(value.detach(), alpha=1 / count)
         self.workers.sum([p.grad for p in self.experiment.parameters() if p.grad is not None])
         with record_function(OPTIMISER):
             if self.config.clip:

@@ -56,6 +56,13 @@ class Generated(NamedTuple):
     order: Tensor  # (N, n), values of the structure
 
 
+class Known(NamedTuple):
+    """Sequences whose order is known."""
+
+    batch: Split
+    orders: Tensor  # (B, n)
+
+
 class OrderExperiment(Experiment):
     """Subclasses make a decoder, and the estimator by `build_with`, and define what an order is."""
 
@@ -67,8 +74,12 @@ class OrderExperiment(Experiment):
 
     def __init__(self, config: Any, data: Sequences):
         super().__init__(config, data)
-        if config.order not in FIXED:
+        fixed = config.order in FIXED
+        if not fixed:
             self.encoder = Encoder(config.types, config.hidden)
+        # Of the first sequences of the training set, all with a fixed order: found once, not in every update.
+        shown = Split(*(x[: config.train_size if fixed else config.known] for x in data.train))
+        self._orders = self.fixed_order(shown, config.order if fixed else "smart")
 
     def build_with(self, critic: Callable[[], torch.nn.Module]) -> Estimator:
         """The config's, or with a fixed order none."""
@@ -136,10 +147,10 @@ class OrderExperiment(Experiment):
     def loss(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         batch = self.data.train.batch(self.config.known + index)
         if self.config.order in FIXED:
-            loss = -self.log_joint(batch, self.fixed_order(batch, self.config.order), generator).mean()
+            loss = -self.log_joint(batch, self._orders.index_select(0, index), generator).mean()
             return loss, {"loss": loss.detach()}
         known = self._some_known(len(index), generator)
-        both = batch if known is None else _joined(batch, known)
+        both = batch if known is None else _joined(batch, known.batch)
         logits = self.encoder(both)
         dist = self.structure(logits[: len(index)], batch.lengths)
         seen: list[Tensor] = []  # log P(x, z) of those whose order is known
@@ -147,8 +158,7 @@ class OrderExperiment(Experiment):
         bounds = self.estimator(dist, objective, self._context(batch), generator=generator)  # (B,)
         total, metrics = bounds.sum(), {"bound": bounds.mean().detach()}
         if known is not None:
-            orders = self.structure(logits[len(index) :], known.lengths)
-            by_encoder = orders.log_prob(self.fixed_order(known, "smart"))
+            by_encoder = self.structure(logits[len(index) :], known.batch.lengths).log_prob(known.orders)
             total = total - seen[0].sum() - by_encoder.sum()
             metrics |= {"smart_by_decoder": -seen[0].mean().detach(), "smart_by_encoder": -by_encoder.mean().detach()}
         loss = total / len(both.lengths)
@@ -170,19 +180,20 @@ class OrderExperiment(Experiment):
         """Q(z | x)."""
         return self.structure(self.encoder(batch), batch.lengths)
 
-    def _some_known(self, count: int, generator: torch.Generator) -> Split | None:
-        """Sequences whose order is known, to join so many others: a batch, or one shard of it."""
+    def _some_known(self, count: int, generator: torch.Generator) -> Known | None:
+        """To join so many others: a batch, or one shard of it."""
         if not self.config.known:
             return None
         shape, device = (self.config.known_beside(count),), self.data.train.tokens.device
-        return self.data.train.batch(torch.randint(self.config.known, shape, generator=generator, device=device))
+        index = torch.randint(self.config.known, shape, generator=generator, device=device)
+        return Known(self.data.train.batch(index), self._orders.index_select(0, index))
 
     def _objective(
         self,
         batch: Split,
         dist: Structure,
         generator: torch.Generator,
-        known: Split | None = None,
+        known: Known | None = None,
         seen: list[Tensor] | None = None,
     ) -> Objective:
         """log Q(z | x) - log P(x, z), (*S, B), for orders (*S, B, n). Sequences whose order is known are read by the
@@ -193,7 +204,7 @@ class OrderExperiment(Experiment):
                 own = dist.log_prob(orders)
             several, flat = _repeated(batch, own.shape[:-1].numel()), orders.flatten(0, -2)
             if known is not None:
-                several, flat = _joined(several, known), torch.cat([flat, self.fixed_order(known, "smart")])
+                several, flat = _joined(several, known.batch), torch.cat([flat, known.orders])
             joint = self.log_joint(several, flat, generator)
             if known is not None and seen is not None:
                 seen.append(joint[own.numel() :])
