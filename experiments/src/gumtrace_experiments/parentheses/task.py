@@ -42,7 +42,7 @@ from gumtrace_experiments.parentheses.orders import FIXED, OrderConfig
 Proposal = Callable[[Split, Structure, int], dict[str, tuple[Tensor, Tensor]]]
 
 CHUNK = 250  # items evaluated at once
-ROWS = 8000  # sequences that the decoder reads at once, in an evaluation
+ROWS = 8000  # sequences that the decoder reads at once, in an evaluation: 2 to 3 GB for the default sizes
 DRAWS = 10  # of the gradient, for its standard deviation
 SEEN = 8  # orders of each sequence, drawn to estimate the encoder's entropy
 SOME = 10_000  # sequences, to see in which order they are generated
@@ -136,6 +136,11 @@ class OrderExperiment(Experiment):
     @abstractmethod
     def generate(self, count: int, generator: torch.Generator) -> Generated:
         """Samples of the decoder."""
+
+    @property
+    @abstractmethod
+    def row_bytes(self) -> int:
+        """Memory that it takes to generate a sequence among others, about."""
 
     # Training -----------------------------------------------------------------------------------------
 
@@ -291,6 +296,7 @@ class OrderExperiment(Experiment):
             count,
             self.config.seed,
             device,
+            row_bytes=self.row_bytes,
             folder=self.scratch,
             about=digest(self.state_dict()),
         )
