@@ -3,6 +3,7 @@ them into the lab notes."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import kset_tables  # beside this file
 
@@ -159,6 +160,27 @@ def updates(results: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
+def parentheses(results: dict, name: str) -> str:
+    """One row for each order and estimator of an experiment: milliseconds and seconds."""
+    kind: Any = find(name).config_type
+    about, config = results["machine"], kind()
+    lines = [
+        f"An update (N = {config.calls} calls, as a CUDA graph), and how long a model that has learned for a moment "
+        f"takes to generate {config.generated:,} different sequences: `experiments/benchmarks/parentheses_table.py "
+        f"--parts clock` on {about['device']}, torch {about['torch'].split('+')[0]}, {about['date']}.",
+        "",
+        "| order | estimator | an update, ms | sequences, s | drawn for that |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for r in results["records"]:
+        if r["experiment"] == name:
+            k = kind(order=r["order"], estimator=r["estimator"]).k
+            estimator = ", ".join([family(r["estimator"]), *([f"K = {k}"] if k > 1 else [])])
+            cells = [r["order"], "none" if r["order"] in FIXED else estimator, f"{r['ms']:.2f}", f"{r['seconds']:.1f}"]
+            lines.append(f"| {' | '.join(cells)} | {r['draws']:,} |")
+    return "\n".join(lines) + "\n"
+
+
 def _load(file: str) -> dict:
     return json.loads((RESULTS / file).read_text())
 
@@ -170,6 +192,8 @@ TABLES = {
     "listops-depths": lambda: depths(_load("listops-depths.json")),
     "listops-original": lambda: original(_load("listops-original.json")),
     "updates": lambda: updates(_load("updates.json")),
+    "parentheses-tree-times": lambda: parentheses(_load("parentheses.json"), "parentheses-tree"),
+    "parentheses-insertion-times": lambda: parentheses(_load("parentheses.json"), "parentheses-insertion"),
     **kset_tables.TABLES,
 }
 

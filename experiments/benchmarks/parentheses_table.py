@@ -2,11 +2,13 @@
 
     python experiments/benchmarks/parentheses_table.py --data FOLDER --device cuda --seeds 0-4 --jobs 10
 
-trains what `gumtrace train` would with the same options, in the same folders, on CUDA by graphs. All orders, estimators
-and seeds of an experiment and a number of types share their data, and are trained side by side in one process; --beside
-takes fewer at a time. --jobs processes run at once. What was interrupted is resumed by the same command, and what is
-finished is skipped. --experiments, --types, --orders and --estimators choose rows, `RELAX:2` is RELAX with K = 2, and
-other options are those of `gumtrace train`. --list prints the rows.
+trains what `gumtrace train` would with the same options, in the same folders, on CUDA by graphs. First come all fixed
+orders, then each estimator's: of these groups, the orders and seeds of an experiment and a number of types share their
+data, and are trained side by side in one process; --beside takes fewer at a time. --jobs processes run at once. A line
+says what a run found as soon as it has ended, and one each minute how far all are. What was interrupted is resumed by
+the same command, and what is finished is skipped.
+--experiments, --types, --orders and --estimators choose rows, `RELAX:2` is RELAX with K = 2, and other options are
+those of `gumtrace train`. --list prints the rows.
 
     python experiments/benchmarks/parentheses_table.py --data FOLDER --device cuda --parts clock
 
@@ -27,7 +29,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +45,16 @@ from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.training import train_all
 from gumtrace_experiments.loop.workers import Workers
 from gumtrace_experiments.parentheses.evaluation import generate_unique
-from gumtrace_experiments.parentheses.orders import FIXED, ORDERS
+from gumtrace_experiments.parentheses.orders import FIXED, ORDERS, USABLE
+from gumtrace_experiments.store.folder import METRICS, RESULT, read_metrics
 
 EXPERIMENTS = ("parentheses-tree", "parentheses-insertion")
 TYPES = (10, 20, 30, 40, 50)
 ESTIMATORS = ("RELAX", "TraceREINFORCE")  # the paper's, and ours beside it
 RESULTS = Path(__file__).parent / "results" / "parentheses.json"
 CLOCKED = (("smart", "RELAX"), ("semi-supervised", "RELAX"), ("semi-supervised", "TraceREINFORCE"))
+GROUPS = (*sorted(set(USABLE) - {"RELAX"}), "RELAX")  # which of them first: those whose updates are quick
+PAUSE = 60.0  # seconds between lines that tell how far it is
 LEARNED = 500  # updates before sequences are generated: an untrained model does not come to an end
 Setting = tuple[Any, Path]  # a config, and the folder of its run
 
@@ -76,48 +81,90 @@ def _rows(order: str, estimators: list[str]) -> Iterator[list[str]]:
         yield ["--order", order, "--estimator", name, *(["--samples", samples] if samples else [])]
 
 
+def groups(found: dict[tuple[str, int], list[Setting]], beside: int) -> list[tuple[str, list[Setting]]]:
+    """Runs that one process trains, with the name of their experiment: those with fixed orders of all experiments and
+    types come first, since they are quick, then each estimator's."""
+
+    def group(config: Any) -> int:
+        return 0 if config.order in FIXED else 1 + GROUPS.index(config.estimator)
+
+    parts = []
+    for number in range(1 + len(GROUPS)):
+        for (name, _), some in found.items():
+            same = [(config, path) for config, path in some if group(config) == number]
+            size = beside or max(len(same), 1)
+            parts += [(name, same[i : i + size]) for i in range(0, len(same), size)]
+    return parts
+
+
 def train_some(name: str, some: list[Setting], device: str, data: Path) -> bool:
     """In a process of its own; what goes wrong there must not end the others."""
     torch.set_num_threads(1)  # the device has the work
+    configs = {path: config for config, path in some}
+
+    def show(path: Path, result: dict[str, Any]) -> None:
+        config, test = configs[path], result["test"]
+        shown = "  ".join(f"{key} {test[key]:.4g}" for key in ("new_correct", "old", "perplexity") if key in test)
+        print(f"{name} {config.types} {path.parent.name} seed {config.seed}: {shown}", flush=True)
+
     try:
-        results = train_all(find(name), some, device=device, data=data, graph=device != "cpu", progress=False)
+        train_all(find(name), some, device=device, data=data, graph=device != "cpu", progress=False, done=show)
     except Exception:
         traceback.print_exc()
         return False
-    for (config, path), result in zip(some, results, strict=True):
-        test = result["test"]
-        shown = "  ".join(f"{key} {test[key]:.4g}" for key in ("new_correct", "old", "perplexity") if key in test)
-        print(f"{name} {config.types} {path.parent.name} seed {config.seed}: {shown}", flush=True)
     return True
 
 
 def train(args: argparse.Namespace, more: list[str]) -> bool:
     """Whether all went well."""
-    jobs = []
-    for (name, _), some in settings(args, more).items():
+    found = settings(args, more)
+    for (name, _), some in found.items():
         find(name).load_data(some[0][0], args.data, torch.device("cpu"))  # made once, before all ask for it
-        size = args.beside or len(some)
-        jobs += [(name, some[i : i + size], args.device, args.data) for i in range(0, len(some), size)]
     os.environ["OMP_NUM_THREADS"] = "1"
     fresh = multiprocessing.get_context("spawn")  # CUDA cannot be used after a fork
+    rows = [setting for some in found.values() for setting in some]
     with ProcessPoolExecutor(args.jobs, mp_context=fresh, max_tasks_per_child=1) as pool:
-        return all(list(pool.map(train_some, *zip(*jobs, strict=True))))
+        jobs = [pool.submit(train_some, *part, args.device, args.data) for part in groups(found, args.beside)]
+        while wait(jobs, timeout=PAUSE).not_done:
+            print(progress(rows), flush=True)
+        return all(job.result() for job in jobs)
+
+
+def progress(rows: list[Setting]) -> str:
+    """How far they are, by their files: a run tells of its updates when it is evaluated."""
+    ended = sum((path / RESULT).exists() for _, path in rows)
+    made = [max((row["iteration"] for row in read_metrics(path / METRICS)), default=0) for _, path in rows]
+    share = sum(made) / sum(config.iterations for config, _ in rows)
+    return f"{ended} of {len(rows)} runs ended, {100 * share:.0f} % of their updates made"
 
 
 # Times ------------------------------------------------------------------------------------------------
 
 
 def clock(args: argparse.Namespace, more: list[str]) -> None:
-    """A record for each experiment, order and estimator that is chosen."""
-    device, records = torch.device(args.device), []
-    for name in args.experiments:
-        for order, estimator in CLOCKED:
-            if order in args.orders and estimator in args.estimators:
-                config, _ = parse(find(name), [*next(_rows(order, [estimator])), *more], Options, "train")
-                measured = clocked(find(name), config, device, args.data, LEARNED)
-                records.append({"experiment": name, "order": order, "estimator": estimator, **measured})
-                print(records[-1], flush=True)
-    args.results.write_text(json.dumps({"machine": machine(device), "records": records}, indent=1) + "\n")
+    """A record for each experiment, order and estimator that is chosen. What the file has of others on this machine
+    stays there."""
+    chosen = [(name, *row) for name in args.experiments for row in CLOCKED if _is_chosen(args, *row)]
+    if not chosen:
+        raise SystemExit(f"nothing to clock: of {CLOCKED} none has these orders and estimators")
+    device, records = torch.device(args.device), {}
+    about = machine(device)
+    if (
+        args.results.exists()
+        and (known := json.loads(args.results.read_text()))["machine"]["device"] == about["device"]
+    ):
+        records = {(r["experiment"], r["order"], r["estimator"]): r for r in known["records"]}
+    for name, order, estimator in chosen:
+        config, _ = parse(find(name), [*next(_rows(order, [estimator])), *more], Options, "train")
+        measured = clocked(find(name), config, device, args.data, LEARNED)
+        row = {"experiment": name, "order": order, "estimator": estimator, **measured}
+        records[name, order, estimator] = row
+        print(row, flush=True)
+    args.results.write_text(json.dumps({"machine": about, "records": list(records.values())}, indent=1) + "\n")
+
+
+def _is_chosen(args: argparse.Namespace, order: str, estimator: str) -> bool:
+    return order in args.orders and estimator in args.estimators
 
 
 def clocked(kind: Any, config: Any, device: torch.device, data: Path, learned: int) -> dict[str, Any]:

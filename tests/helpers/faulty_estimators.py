@@ -65,10 +65,11 @@ class FaultyControl(Faulty):
         other = dist.sample_trace((self.samples,), generator=generator) if self.fault == "other trace" else trace
         again = dist.conditional(other, generator=generator)
         loss = self.evaluate(dist, objective, trace.value)
-        _, slope = self._control_and_slope(dist, noise, objective, context)
-        control, slope_again = self._control_and_slope(dist, again, objective, context)
+        both = torch.cat([noise, again]).detach().requires_grad_()
+        control, slopes = self._control_and_slope(dist, both, objective, context)
+        slope, slope_again = slopes.chunk(2)
         score = self.weigh(loss.detach() - control) * dist.trace_log_prob(trace)
-        terms = self.through_noise(inner(slope, noise), inner(slope_again, again), inner(slope_again, x))
+        terms = self.through_noise(inner(slope, noise), -inner(slope_again, again), -inner(slope_again, x))
         (grad,) = torch.autograd.grad((score.sum() + terms) / self.samples, x, create_graph=differentiable)
         return loss, grad, grad.square().sum()
 

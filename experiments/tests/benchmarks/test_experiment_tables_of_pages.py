@@ -11,8 +11,8 @@ MARKS = {
     **{name: (f"{name}-time", f"{name}-gradients") for name in kset_tables.SHOWN},
     "listops": ("listops-tuning", "listops-depths", "listops-original"),
     "l2x": (),
-    "parentheses-insertion": (),
-    "parentheses-tree": (),
+    "parentheses-insertion": ("parentheses-insertion-times",),
+    "parentheses-tree": ("parentheses-tree-times",),
     "treebank": (),
 }
 
@@ -45,3 +45,20 @@ def test_update_times_stand_beside_the_paper_s():
     assert "| ListOps | T-REINFORCE+, K = 4 | 1.39 | 0.333 | 249 |" in text
     assert "| Parentheses along trees, smart | none | 2.00 | 1.00 |  |" in text
     assert "| Graph layout, unrolled | REBAR, temperature learned | 12.3 | 9.00 |  |" in text
+
+
+def test_times_of_parentheses():
+    machine = {"device": "X1", "torch": "2.99.0+cu", "date": "2030-01-02"}
+    smart = {"experiment": "parentheses-tree", "order": "smart", "estimator": "RELAX", "ms": 1.005, "seconds": 2.04}
+    trace = {**smart, "order": "semi-supervised", "estimator": "TraceREINFORCE"}
+    other = {**smart, "experiment": "parentheses-insertion", "ms": 7.0}
+    records = [{**record, "draws": 290_000} for record in (smart, trace, {**trace, "estimator": "RELAX"}, other)]
+    text = experiment_tables.parentheses({"machine": machine, "records": records}, "parentheses-tree")
+    assert "(N = 100 calls, as a CUDA graph)" in text
+    assert "200,000 different sequences" in text
+    assert "on X1, torch 2.99.0, 2030-01-02." in text
+    assert text.splitlines()[-3:] == [
+        "| smart | none | 1.00 | 2.0 | 290,000 |",
+        "| semi-supervised | T-REINFORCE+, K = 4 | 1.00 | 2.0 | 290,000 |",
+        "| semi-supervised | RELAX | 1.00 | 2.0 | 290,000 |",
+    ]

@@ -1,17 +1,19 @@
 """Runs that share a device: while one is evaluated the others continue, and none becomes another run by that."""
 
 import threading
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 
 import pytest
 import torch
 
 from gumtrace_experiments import find, train
 from gumtrace_experiments.experiment import Experiment
+from gumtrace_experiments.loop import update
 from gumtrace_experiments.loop.cuda_graph import AHEAD, Recording
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.side_by_side import EVALUATIONS, advance
 from gumtrace_experiments.loop.training import train_all
+from gumtrace_experiments.loop.update import Updater
 from gumtrace_experiments.loop.workers import Workers
 from gumtrace_experiments.store.folder import read_metrics
 
@@ -73,6 +75,53 @@ def test_others_continue_meanwhile():
     assert second.finished
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_each_is_finished_once_and_after_its_last_evaluation(recorded):
+    runs, ended = [MadeUp(n, recorded) for n in (20, 10, 0)], []
+    rounds = list(advance(runs, lambda run: ended.append((run, run.iteration))))
+    assert sorted(runs.index(run) for run, _ in ended) == [0, 1, 2]
+    assert all(iteration == run.iterations for run, iteration in ended)
+    assert sum(updates for updates, _ in rounds) == 30
+    assert sum(len(evaluated) for _, evaluated in rounds) == 6
+
+
+def test_others_continue_while_one_is_finished():
+    """The first is finished until the second has had all its updates: if that had to wait, neither would end."""
+    first, second, over = MadeUp(5), MadeUp(50), threading.Event()
+
+    def finish(run):
+        assert run is second or over.wait(LONG)
+
+    with closing(advance([first, second], finish)) as rounds:
+        for _ in rounds:
+            if second.finished:
+                over.set()
+    assert over.is_set()
+
+
+def test_what_fails_in_the_end_ends_it():
+    def fail(run):
+        raise RuntimeError("no such luck")
+
+    for recorded in (True, False):
+        with pytest.raises(RuntimeError, match="no such luck"):
+            list(advance([MadeUp(10**9, recorded), MadeUp(5, recorded)], fail))
+
+
+def test_a_result_is_there_before_others_end(tmp_path):
+    settings = [(TINY.replace(iterations=4), tmp_path / "short"), (TINY, tmp_path / "long")]
+    seen = []
+
+    def done(path, result):
+        seen.append((path, result, (tmp_path / "long" / "result.json").exists()))
+
+    results = train_all(GraphLayout, settings, data=tmp_path, progress=False, done=done)
+    assert seen == [(path, result, i == 1) for i, ((_, path), result) in enumerate(zip(settings, results, strict=True))]
+    seen.clear()
+    assert train_all(GraphLayout, settings, data=tmp_path, progress=False, done=done) == results
+    assert not seen  # they were there
+
+
 def test_settings_side_by_side_are_as_alone(tmp_path, capsys):
     configs = [TINY, TINY.replace(lr=1e-3, seed=3)]
     alone = [train(GraphLayout, c, tmp_path / f"alone {i}", data=tmp_path)[0] for i, c in enumerate(configs)]
@@ -128,8 +177,10 @@ def test_evaluated_apart_runs_are_the_same(monkeypatch, tmp_path):
     config, seeds = TINY.replace(starts=2, start_iterations=4), (0, 1, 2, 3)
 
     def rows(name):
-        train(GraphLayout, config, tmp_path / name, seeds=seeds, data=tmp_path / "data", progress=False)
-        return [read_metrics(tmp_path / name / f"seed-{seed}" / "metrics.jsonl") for seed in seeds]
+        results = train(GraphLayout, config, tmp_path / name, seeds=seeds, data=tmp_path / "data", progress=False)
+        for result in results:
+            del result["seconds"]
+        return results, [read_metrics(tmp_path / name / f"seed-{seed}" / "metrics.jsonl") for seed in seeds]
 
     by_turns = rows("by turns")
     monkeypatch.setattr(Run, "recorded", True)
@@ -174,6 +225,44 @@ def test_when_a_run_pauses(tmp_path):
     list(advance([run]))
     paused = [(done, iteration) for done, iteration, pausing in pauses if pausing]
     assert paused == [(False, 0), (False, 3), (False, 0), (False, 3), (True, 7), (True, 9)]
+
+
+def test_evaluations_share_a_stream(monkeypatch):
+    """Of their thread, which waits for the model's own and is waited for, whatever happens; with made-up streams."""
+    made, waits, now = [], [], []
+
+    class Stream:
+        def __init__(self, device):
+            made.append(self)
+
+        def wait_stream(self, other):
+            waits.append((self, other))
+
+    @contextmanager
+    def on(stream):
+        now.append(stream)
+        try:
+            yield
+        finally:
+            now.pop()
+
+    def failing(updater):
+        with updater.on_shared_stream():
+            assert waits[-1] == (made[2], updater._stream)
+            assert now == [made[2]]
+            raise KeyError
+
+    monkeypatch.setattr(update, "_streams", threading.local())
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    updaters = [Updater.__new__(Updater) for _ in range(2)]
+    for updater in updaters:
+        updater._stream, updater.device = Stream("d"), torch.device("cuda", 5)
+    for updater in updaters:
+        with pytest.raises(KeyError):
+            failing(updater)
+        assert waits[-1] == (updater._stream, made[2])
+    assert len(made) == 3
 
 
 def test_a_recording_is_never_far_ahead_of_its_device(monkeypatch):

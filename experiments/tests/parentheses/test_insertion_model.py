@@ -8,6 +8,7 @@ from common import FALSE_ALARM, seeded
 from scipy import stats
 from torch.nn import functional as F
 
+from gumtrace_experiments.parentheses import growing, insertion_model
 from gumtrace_experiments.parentheses.insertion_model import Block, Decoder
 from gumtrace_experiments.parentheses.insertion_order import relations
 
@@ -59,8 +60,11 @@ def test_samples_have_the_probabilities_of_the_teacher_forced_pass():
     assert generated.order.sort(-1).values.equal(torch.arange(12).expand(500, -1))
 
 
-def test_frequencies_of_samples_are_those_of_enumeration():
+@pytest.mark.parametrize("look", [growing.EVERY, 2])
+def test_frequencies_of_samples_are_those_of_enumeration(look, monkeypatch):
     """A chi-square test; false-alarm rate 10⁻⁶."""
+    for module in (growing, insertion_model):  # also where sentences end while others grow
+        monkeypatch.setattr(module, "EVERY", look)
     model = decoder()
     tokens, order, lengths = every()
     steps = model(tokens, order, lengths)

@@ -1,7 +1,7 @@
 """Numbers in the prose of the lab notes on insertions are those of the runs."""
 
 import pytest
-from lab_notes import RESULTS, notes
+from lab_notes import RESULTS, clocked, notes
 
 from gumtrace_experiments import find
 from gumtrace_experiments.parentheses.data import best_perplexity
@@ -59,3 +59,13 @@ def test_what_the_notes_say_of_estimators():
     assert f"is {noise['RELAX']['beginning']:.0f} at the beginning" in notes(NAME)
     assert round(noise["RELAX"]["end"] / noise["TraceREINFORCE"]["end"]) == 6
     assert found("unsupervised", "wrong") > 0.5
+
+
+def test_what_the_notes_say_of_time():
+    times, updates = clocked(NAME), find(NAME).config_type().iterations
+    whole = [r["ms"] * updates / 1000 for r in times.values()]
+    assert f"A run of {updates:,} updates is {min(whole):.0f} to {max(whole):.0f} seconds" in notes(NAME)
+    relax, trace = (times[SEMI, name]["ms"] for name in ("RELAX", "TraceREINFORCE"))
+    assert f"RELAX takes {relax / trace:.1f} times as long as T-REINFORCE+" in notes(NAME)
+    assert {round(r["seconds"]) for r in times.values()} == {7}
+    assert "The sequences of the final evaluation take 7 seconds." in notes(NAME)

@@ -127,13 +127,15 @@ def test_what_was_cut_off_is_continued(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("harm", ["another model", "cut off", "something else", "rows"])
+@pytest.mark.parametrize("harm", ["another model", "other batches", "cut off", "something else", "rows"])
 def test_what_cannot_be_continued_is_generated_again(tmp_path, monkeypatch, harm):
     monkeypatch.setattr(evaluation, "BATCH", 40)
     monkeypatch.setattr(evaluation, "PAUSE", 0.0)
     expected, draws = generate_unique(sample, 300, 3, CPU)
+    monkeypatch.setattr(evaluation, "BATCH", 30 if harm == "other batches" else 40)
     with pytest.raises(Killed):
         generate_unique(killed_after(3), 300, 3, CPU, folder=tmp_path, about="b" if harm == "another model" else "a")
+    monkeypatch.setattr(evaluation, "BATCH", 40)
     path = tmp_path / GENERATED
     if harm == "cut off":
         path.write_bytes(path.read_bytes()[:-100])

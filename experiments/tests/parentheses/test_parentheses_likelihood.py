@@ -8,6 +8,7 @@ import torch
 from common import seeded
 from parentheses_runs import TINY, Tree, every_order
 
+from gumtrace_experiments.parentheses import tree_model
 from gumtrace_experiments.parentheses.data import Split, generate, load
 from gumtrace_experiments.parentheses.draws import categorical
 from gumtrace_experiments.parentheses.evaluation import iwae, of_different
@@ -216,12 +217,17 @@ def test_the_decoder_is_a_language_model_of_symbols():
     torch.testing.assert_close(decoder(symbols), torch.stack([decoder(row[None])[0] for row in symbols]))
 
 
-def test_what_is_generated_follows_the_log_probabilities():
-    """Chi-square over the trees of up to two tokens and the rest; by seed, it would fail by chance once in 10 000."""
+@pytest.mark.parametrize("look", [tree_model.EVERY, 2])
+def test_what_is_generated_follows_the_log_probabilities(look, monkeypatch):
+    """Chi-square over the trees of up to two tokens and the rest; by seed, it would fail by chance once in 10 000. Also
+    where complete trees are left out while those are still growing."""
     from scipy.stats import chi2
 
+    monkeypatch.setattr(tree_model, "EVERY", look)
     torch.manual_seed(1)
     decoder = Decoder(types=1, hidden=6).requires_grad_(False)
+    for p in decoder.parameters():
+        p *= 3  # what came before matters
     tokens, lengths, parents = from_level_order(decoder.generate(20_000, 6, seeded()), decoder.eos)
     statistic, rest, seen = 0.0, 1.0, 0
     for length in (0, 1, 2):

@@ -47,6 +47,34 @@ def test_some_rows(monkeypatch):
     assert set(found) == {("parentheses-insertion", 20, *row, 3, 400) for row in expected}
 
 
+def test_fixed_orders_come_first_and_relax_last(monkeypatch):
+    given = []
+    monkeypatch.setitem(parentheses_table.PARTS, "train", lambda *both: given.extend(both))
+    parentheses_table.main(["--seeds", "0-1", "--types", "10", "20"])
+    found = parentheses_table.settings(*given)
+    parts = parentheses_table.groups(found, 0)
+    kinds = [{"fixed" if c.order in ("left-to-right", "smart") else c.estimator for c, _ in some} for _, some in parts]
+    assert kinds == [{kind} for kind in ("fixed", "TraceREINFORCE", "RELAX") for _ in range(4)]
+    assert all(len({c.types for c, _ in some}) == 1 and len(some) == 4 for _, some in parts)
+    few = parentheses_table.groups(found, 3)
+    assert [len(some) for _, some in few] == [3, 1] * 12
+    for split in (parts, few):
+        trained = [path for _, some in split for _, path in some]
+        assert sorted(trained) == sorted(path for some in found.values() for _, path in some)
+        assert all(name in str(path) for name, some in split for _, path in some)
+
+
+def test_how_far_it_is(tmp_path):
+    config = TINY.replace(iterations=10)
+    rows = [(config, tmp_path / name) for name in ("ended", "under way", "not begun", "nor this")]
+    for name, iterations in (("ended", (5, 10)), ("under way", (5,))):
+        (tmp_path / name).mkdir()
+        lines = [json.dumps({"iteration": i, "split": "valid"}) + "\n" for i in iterations]
+        (tmp_path / name / "metrics.jsonl").write_text("".join(lines))
+    (tmp_path / "ended" / "result.json").write_text("{}")
+    assert parentheses_table.progress(rows) == "1 of 4 runs ended, 38 % of their updates made"
+
+
 def test_rows_are_listed(capsys):
     assert parentheses_table.main(["--list", "--types", "10", "--seeds", "0", "--orders", "smart"]) == 0
     assert capsys.readouterr().out.splitlines() == [

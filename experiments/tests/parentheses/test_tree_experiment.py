@@ -83,7 +83,7 @@ def test_shards_change_no_weight_of_known_orders(sequences, monkeypatch):
     joined = []
 
     def some_known(count, generator):
-        joined.append((count, len(found.lengths) if (found := plain(count, generator)) else 0))
+        joined.append((count, len(found.orders) if (found := plain(count, generator)) else 0))
         return found
 
     plain = model._some_known

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import torch
-from lab_notes import RESULTS, ROOT, notes
+from lab_notes import RESULTS, ROOT, clocked, notes
 
 from gumtrace_experiments.parentheses.data import best_perplexity, count_balanced, count_made, generate, load
 from gumtrace_experiments.parentheses.orders import OrderConfig
@@ -134,3 +134,14 @@ def test_what_the_notes_say_of_the_encoder():
     assert f"the paper's proposal, give {min(more):.0f} to {max(more):.0f} % more" in notes(NAME)
     more = ratios("unsupervised", "_by_decoder")
     assert f"Without supervision, they give {min(more):.0f} to {max(more):.0f} % more" in notes(NAME)
+
+
+def test_what_the_notes_say_of_time():
+    times, updates = clocked(NAME), OrderConfig().iterations
+    whole = [r["ms"] * updates / 1000 for r in times.values()]
+    assert f"A run of {updates:,} updates is {min(whole):.0f} to {max(whole):.0f} seconds" in notes(NAME)
+    relax, trace = (times["semi-supervised", name]["ms"] for name in ("RELAX", "TraceREINFORCE"))
+    assert f"RELAX takes {relax / trace:.1f} times as long as T-REINFORCE+" in notes(NAME)
+    seconds = {round(r["seconds"]) for r in times.values()}
+    assert seconds == {2, 3}
+    assert "The sequences of the final evaluation take 2 to 3 seconds." in notes(NAME)

@@ -29,7 +29,8 @@ class ControlVariate(Estimator):
         self.scale: Tensor | float = 1.0
 
     def control(self, dist: Structure, noise: Tensor, objective: Objective, context: Tensor | None) -> Tensor:
-        """c(G) without its scale, (samples, *batch), differentiable in the noise."""
+        """c without its scale, (2 samples, *batch), differentiable in the noise, which is G for the first half of the
+        samples and G̃ for the second: what is computed from it is computed of both at once."""
         raise NotImplementedError
 
     def estimate(self, dist, objective, context, generator):
@@ -39,7 +40,7 @@ class ControlVariate(Estimator):
         tuned = torch.autograd.grad(spread, parameters, allow_unused=True) if parameters else ()
         tuned = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, tuned, strict=True)]
         # An optimiser's moments would stay nan: parameters do not learn from what is not finite.
-        tuned = [torch.where(g.isfinite(), g, 0.0) for g in tuned]
+        tuned = [g.nan_to_num(0.0, 0.0, 0.0) for g in tuned]
         name, batch_dim = type(self).__name__, len(dist.batch_shape)
         gradients = Inject.apply(
             name, batch_dim, len(parameters), loss, dist.log_rates, grad.detach(), *parameters, *tuned
@@ -54,35 +55,35 @@ class ControlVariate(Estimator):
         trace = dist.trace(noise)
         again = dist.conditional(trace, generator=generator)
         loss = self.evaluate(dist, objective, trace)
-        _, slope = self._control_and_slope(dist, noise, objective, context)
-        control, slope_again = self._control_and_slope(dist, again, objective, context)
+        both = torch.cat([noise, again])
+        control, slope = self._control_and_slope(dist, both.detach().requires_grad_(), objective, context)
         weight = advantage(loss.detach() - control, self.leave_one_out)
         # c is evaluated at fixed noise, so that its own parameters stay in g while x enters through the noise alone
         score = weight * dist.trace_log_prob(trace)
-        through_noise = _inner(dist, slope, noise) - _inner(dist, slope_again, again)
+        through_noise = (slope * torch.where(dist.racing, both, 0.0)).sum()
         (grad,) = torch.autograd.grad(
             (score.sum() + through_noise) / self.samples, x, create_graph=differentiable, materialize_grads=True
         )
-        return loss, grad, torch.where(grad.isfinite(), grad, 0.0).square().sum()  # an item may have a loss of nan
+        return loss, grad, grad.nan_to_num(0.0, 0.0, 0.0).square().sum()  # an item may have a loss of nan
 
-    def _control_and_slope(self, dist, noise, objective, context) -> tuple[Tensor, Tensor]:
-        """c and dc/dG at the noise, with a graph to the parameters of c. The scale enters after the derivative, so that
-        learning the scale alone takes no second derivatives."""
-        point = noise.detach().requires_grad_()
-        control = self.control(dist, point, objective, context)
+    def _control_and_slope(self, dist, both, objective, context) -> tuple[Tensor, Tensor]:
+        """c(G̃), and the slope of c(G) - c(G̃) in both noises, with a graph to the parameters of c. The scale enters
+        after the derivative, so that learning the scale alone takes no second derivatives."""
+        first, again = self.control(dist, both, objective, context).chunk(2)
         others = any(p.requires_grad for p in self.parameters() if p is not self.scale)
-        (slope,) = torch.autograd.grad(control.sum(), point, create_graph=others, materialize_grads=True)
-        return self.scale * (control if others else control.detach()), self.scale * slope
+        (slope,) = torch.autograd.grad(first.sum() - again.sum(), both, create_graph=others, materialize_grads=True)
+        return self.scale * (again if others else again.detach()), self.scale * slope
 
 
 class RELAX(ControlVariate):
     """A learned critic on the noise as control variate: for any objective.
 
     Args:
-        critic: a module, critic(noise, context) -> (samples, *batch). Noise is 0 where a key does not race, at most
-            2^60 in size, and symmetric for a dense `SpanningTree`, as its value is. See `VectorCritic` and
-            `MatrixCritic`. It must be twice differentiable: no ReLU. Where an item has several structures, it may
-            return a number for each of them: they are added.
+        critic: a module, critic(noise, context) -> (2 samples, *batch): it gets the noise and the noise given the trace
+            of all samples at once, and must treat each by itself. Noise is 0 where a key does not race, at most 2^60 in
+            size, and symmetric for a dense `SpanningTree`, as its value is. See `VectorCritic` and `MatrixCritic`. It
+            must be twice differentiable: no ReLU. Where an item has several structures, it may return a number for each
+            of them: they are added.
         samples: K, runs for each item.
         leave_one_out: compare residuals; by default whenever K > 1.
 
@@ -170,9 +171,5 @@ class REBAR(ControlVariate):
 
     def control(self, dist, noise, objective, context):
         soft = relaxed(dist, noise, self.temperature, self.kind)
-        return self.evaluate_differentiably(dist, objective, soft.clone())
-
-
-def _inner(dist: Structure, slope: Tensor, noise: Tensor) -> Tensor:
-    """Σ slope · noise over the keys that race."""
-    return (slope * torch.where(dist.racing, noise, 0.0)).sum()
+        parts = soft.split(self.samples)  # an objective gets as many samples as it was promised
+        return torch.cat([self.evaluate_differentiably(dist, objective, some.clone()) for some in parts])

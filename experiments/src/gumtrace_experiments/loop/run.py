@@ -167,7 +167,7 @@ class Run:
             self.folder.log({"iteration": self.iteration, "split": "gradient", "moment": moment, "std": std})
 
     def evaluate(self, split: str) -> dict[str, float]:
-        with self.updater.on_stream():
+        with self.updater.on_shared_stream():
             return evaluate_split(self.experiment, split, self.device)
 
     # State -------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 
 from tqdm import tqdm
 
@@ -14,13 +15,16 @@ from gumtrace_experiments.loop.run import Run
 EVALUATIONS = 2  # at a time: each takes memory. Runs that are due at once are not any more the next time.
 
 
-def advance_all(runs: list[Run], progress: bool, watch: Callable[[Run], None] | None) -> None:
-    """To their ends, with a bar on a terminal or lines elsewhere; `watch` is called after each evaluation of a run."""
+def advance_all(
+    runs: list[Run], progress: bool, watch: Callable[[Run], None] | None, finish: Callable[[Run], None]
+) -> None:
+    """To their ends, with a bar on a terminal or lines elsewhere. `watch` is called after each evaluation of a run, and
+    `finish` once in the end, while others continue."""
     total, done = sum(run.updates for run in runs), sum(run.iteration for run in runs)
     log = _Log(runs)
     with (
         tqdm(total=total, initial=done, unit="it", file=sys.stderr, disable=None if progress else True) as bar,
-        closing(advance(runs)) as rounds,
+        closing(advance(runs, finish)) as rounds,
     ):
         for updates, evaluated in rounds:
             for run in evaluated:
@@ -33,33 +37,46 @@ def advance_all(runs: list[Run], progress: bool, watch: Callable[[Run], None] | 
             bar.set_postfix_str(" ".join(_score(run) for run in runs), refresh=False)
 
 
-def advance(runs: list[Run]) -> Generator[tuple[int, list[Run]]]:
+def advance(runs: list[Run], finish: Callable[[Run], None] = lambda run: None) -> Generator[tuple[int, list[Run]]]:
     """All runs to their ends, by turns: yields how many updates were made, and the runs that were evaluated.
 
-    To evaluate, and to write a checkpoint, takes the host as long as hundreds of updates. Where an update is a recorded
-    graph, a thread does so, and the others get theirs meanwhile; otherwise they wait, for an update needs the host.
+    To evaluate, to write a checkpoint and to finish takes the host as long as hundreds of updates. Where an update is a
+    recorded graph, a thread does so, and the others get theirs meanwhile; otherwise they wait, for an update needs the
+    host.
     """
     busy: dict[Run, Future[bool]] = {}
+    ended: set[Run] = set()
     threads = ThreadPoolExecutor(EVALUATIONS, "evaluation")
     try:
         while True:
-            free = [run for run in runs if run not in busy and not run.finished]
+            free = [run for run in runs if run not in busy and run not in ended]
             if not free and not busy:
                 return
-            evaluated = []
+            updates, evaluated = 0, []
             for run in free:
-                if len(runs) > 1 and run.recorded and run.pausing:
-                    busy[run] = threads.submit(run.advance)
-                elif run.advance():
+                long, turn = run.finished or run.pausing, run.advance
+                if run.finished:
+                    ended.add(run)
+                    turn = partial(_finished, run, finish)
+                else:
+                    updates += 1
+                if len(runs) > 1 and run.recorded and long:
+                    busy[run] = threads.submit(turn)
+                elif turn():
                     evaluated.append(run)
             if not free:
                 wait(busy.values(), return_when=FIRST_COMPLETED)
             for run in [run for run, future in busy.items() if future.done()]:
                 if busy.pop(run).result():
                     evaluated.append(run)
-            yield len(free), evaluated
+            yield updates, evaluated
     finally:
         threads.shutdown(cancel_futures=True)  # what is running ends, what is queued does not start
+
+
+def _finished(run: Run, finish: Callable[[Run], None]) -> bool:
+    finish(run)
+    return False  # it was not evaluated on validation
 
 
 class _Log:

@@ -60,9 +60,14 @@ def train_all(
     graph: bool = False,
     progress: bool = True,
     watch: Callable[[Run], None] | None = None,
+    done: Callable[[Path, dict[str, Any]], None] | None = None,
 ) -> list[dict[str, Any]]:
     """As `train`, runs of different settings side by side, each with its folder. Data and precision are those of the
-    first: they must be the same for all."""
+    first: they must be the same for all.
+
+    Args:
+        done: called with the folder and the result of each run that was trained, as soon as it has one, in any thread.
+    """
     if not settings:
         return []
     first = settings[0][0]
@@ -74,6 +79,13 @@ def train_all(
 
     results: list[dict[str, Any] | None] = []
     runs: list[Run] = []
+    fresh: dict[Run, dict[str, Any]] = {}
+
+    def finish_one(run: Run) -> None:
+        fresh[run] = finish(run)
+        if done is not None and run.folder is not None:
+            done(run.folder.path, fresh[run])
+
     with ExitStack() as stack:
         stack.enter_context(precision(first))
         for c, path in settings:
@@ -89,10 +101,10 @@ def train_all(
                     model.compile_parts()
                 runs.append(Run(model, folder, workers, graph=graph))
                 _resume(runs[-1], path)
-        advance_all(runs, progress and workers.is_main, watch)
-        fresh = iter([finish(run) for run in runs])
+        advance_all(runs, progress and workers.is_main, watch, finish_one)
     workers.wait()  # a rank that ends its process while another one still works may abort in torch's clean-up
-    return [next(fresh) if known is None else known for known in results] if workers.is_main else []
+    in_turn = iter(runs)
+    return [fresh[next(in_turn)] if known is None else known for known in results] if workers.is_main else []
 
 
 def _check_shared(experiment: type[Experiment], configs: list[Config]) -> None:

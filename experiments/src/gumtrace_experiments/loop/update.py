@@ -1,6 +1,7 @@
 """Updates of one model: batches, gradients, the optimiser. Everything random in an update is a function of the seed,
 the shard and the iteration."""
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from gumtrace_experiments.loop.workers import Workers
 from gumtrace_experiments.seeds import derive_seed
 
 WARM_UP = 3  # updates before a graph is recorded: libraries start up, and kernels are compiled
+_streams = threading.local()
 FORWARD, BACKWARD, OPTIMISER = "forward", "backward", "optimiser"  # parts of an update, for the profiler
 
 
@@ -74,7 +76,9 @@ class Updater:
             with record_function(BACKWARD):
                 (loss / count).backward()
             for name, value in metrics.items():
-                self._sums.setdefault(name, torch.zeros((), device=self.device)).add_(value.detach(), alpha=1 / count)
+                if name not in self._sums:
+                    self._sums[name] = torch.zeros((), device=self.device)
+                self._sums[name].add_(value.detach(), alpha=1 / count)
         self.workers.sum([p.grad for p in self.experiment.parameters() if p.grad is not None])
         with record_function(OPTIMISER):
             if self.config.clip:
@@ -159,6 +163,30 @@ class Updater:
             self._stream.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(self._stream):
                 yield
+
+    @contextmanager
+    def on_shared_stream(self) -> Iterator[None]:
+        """On one that all runs share which this thread evaluates, after what the model's own has queued; that waits for
+        it. torch keeps the memory that was used on a stream for that stream: on their own, each run would hold as much
+        as its largest evaluation took."""
+        if self._stream is None:
+            yield
+            return
+        shared = _shared_stream(self.device)
+        shared.wait_stream(self._stream)
+        try:
+            with torch.cuda.stream(shared):
+                yield
+        finally:
+            self._stream.wait_stream(shared)
+
+
+def _shared_stream(device: torch.device) -> torch.cuda.Stream:
+    """Of this thread."""
+    streams = _streams.__dict__.setdefault("by_device", {})
+    if device not in streams:
+        streams[device] = torch.cuda.Stream(device)
+    return streams[device]
 
 
 def _parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:

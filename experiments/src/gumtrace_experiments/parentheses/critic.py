@@ -62,7 +62,7 @@ class LSTMCritic(nn.Module):
 
 
 def _standardised(noise: Tensor, racing: Tensor) -> Tensor:
-    """Rows with mean 0 and variance 1 over the tokens, 0 in the padding."""
+    """Rows with mean 0 and variance 1 over the tokens, from some that are 0 in the padding, and stay so."""
     count = racing.sum(-1, keepdim=True).clamp(min=1)
-    centred = (noise - noise.sum(-1, keepdim=True) / count) * racing
+    centred = torch.addcmul(noise, noise.sum(-1, keepdim=True), racing / count, value=-1)
     return centred * (centred.square().sum(-1, keepdim=True) / count + _SMALL).rsqrt()

@@ -6,6 +6,7 @@ empty inside: "(())()" is balanced, and never made. The paper calls the sequence
 in one split and in several, and short ones do: of two tokens there are as many as types.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log
 from pathlib import Path
@@ -35,6 +36,17 @@ class Split(NamedTuple):
 
     def batch(self, index: Tensor) -> "Split":
         return Split(*(tensor.index_select(0, index) for tensor in self))
+
+    def by_length(self, count: int) -> Iterator["Split"]:
+        """In chunks of so many sequences, of about the same length."""
+        return map(self.batch, self.lengths.argsort(stable=True).split(count))
+
+    def repeated(self, count: int) -> "Split":
+        """(count · B) sequences: all of them again and again."""
+        return Split(*(tensor.expand(count, *tensor.shape).flatten(0, 1) for tensor in self))
+
+    def joined(self, other: "Split") -> "Split":
+        return Split(*(torch.cat(pair) for pair in zip(self, other, strict=True)))
 
     @property
     def racing(self) -> Tensor:

@@ -11,6 +11,7 @@ from gumtrace_experiments.parentheses.brackets import racing
 from gumtrace_experiments.parentheses.data import Split
 
 _EACH = 4  # columns of a number
+_ODD = (0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x14D049BB133111EB)  # of 62 bits, so that a product overflows
 
 
 def table(split: Split) -> Tensor:
@@ -38,13 +39,37 @@ def first_equal(rows: Tensor) -> Tensor:
     """
     words = F.pad(rows, (0, -rows.shape[1] % _EACH)).view(torch.int64)
     place = torch.arange(len(rows), device=rows.device)
-    order = place
-    for word in words.unbind(1):
-        order = order[word[order].argsort(stable=True)]  # equal rows end side by side, the first one first
-    ordered = words[order]
-    differs = F.pad((ordered[1:] != ordered[:-1]).any(-1), (min(len(rows), 1), 0), value=True)
+    order, same = _side_by_side(words)
+    differs = F.pad(~same, (min(len(rows), 1), 0), value=True)
     start = torch.where(differs, place, 0).cummax(0).values if len(rows) else place
     return torch.empty_like(place).index_copy_(0, order, order[start])
+
+
+def _side_by_side(words: Tensor) -> tuple[Tensor, Tensor]:
+    """An order of rows in which equal ones are side by side, the first one first; and which, from the second on, are
+    equal to the one before them."""
+    mixed = _mixed(words)
+    order = mixed.argsort(stable=True)
+    alike, same = _as_before(mixed[order, None]), _as_before(words[order])
+    if (alike & ~same).any():  # rows with the same number differ, and equal ones may be on both sides of another
+        order = torch.arange(len(words), device=words.device)
+        for word in words.unbind(1):
+            order = order[word[order].argsort(stable=True)]
+        same = _as_before(words[order])
+    return order, same
+
+
+def _as_before(ordered: Tensor) -> Tensor:
+    return (ordered[1:] == ordered[:-1]).all(-1)
+
+
+def _mixed(words: Tensor) -> Tensor:
+    """(N,) int64, the same for equal rows, and hardly ever for others: one sort takes the place of one for each word.
+    The sum of words that were scattered over all 64 bits, each in another way, as integers overflow."""
+    x = words + _ODD[0] * torch.arange(1, words.shape[1] + 1, device=words.device)
+    for odd in _ODD[1:]:
+        x = (x ^ (x >> 29)) * odd
+    return (x ^ (x >> 32)).sum(1)
 
 
 def distinct(rows: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-EVERY = 8  # steps between looks at whether all sequences have ended: each look synchronises
+EVERY = 8  # steps between looks at which sequences have ended, and take no more part: each look synchronises
 
 
 def categorical(scores: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -25,7 +25,8 @@ from gumtrace_experiments.store.files import write
 Sample = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]  # how many to tokens (N, n) and lengths (N,)
 
 GENERATED = "generated.pt"  # in the folder of a run, while sequences are being generated
-BATCH = 10_000  # sequences generated at once
+BATCH, MOST_AT_ONCE = 10_000, 50_000  # sequences generated at once, on a CPU and at most on another device
+MEMORY = 4 * 2**30  # bytes that generating may take there, if sequences are as long as those of the data
 MOST = 20  # draws for each different sequence that is wanted: a model that repeats itself comes to an end, too
 PAUSE = 20.0  # seconds of work that may be lost where it is cut off
 
@@ -72,13 +73,24 @@ def perplexity(log_likelihood: float) -> float:
 # Sequences that a model generates ---------------------------------------------------------------------
 
 
+def at_once(device: torch.device, row_bytes: int = 1) -> int:
+    """Sequences that are generated or judged together, each of which takes so many bytes. A device with many cores is
+    as fast with many as with few. It depends on nothing that changes between runs: what was cut off must continue with
+    the same batches.
+
+    >>> at_once(torch.device("cuda"), 200_000)
+    21474
+    """
+    return BATCH if device.type == "cpu" else max(min(MOST_AT_ONCE, MEMORY // row_bytes), 1)
+
+
 def shares(generated: Split, train: Split, longest: int) -> dict[str, float]:
     """What different sequences are, as shares of them: `old`, in the training set; `new_correct`, balanced and not
     there; `wrong`, and by the kind of error. `reachable` is the part of `new_correct` that the generator of the data
     could have made.
     """
     old = contained(table(generated), table(train))
-    index = torch.arange(len(old), device=old.device).split(BATCH)
+    index = torch.arange(len(old), device=old.device).split(at_once(old.device))
     code, made = (torch.cat(parts) for parts in zip(*(_judged(generated.batch(i)) for i in index), strict=True))
     new = ~old & (code == BALANCED)
     reachable = new & made & (generated.lengths <= longest)
@@ -94,17 +106,26 @@ def _judged(some: Split) -> tuple[Tensor, Tensor]:
 
 
 def generate_unique(
-    sample: Sample, count: int, seed: int, device: torch.device, *, folder: Path | None = None, about: str = ""
+    sample: Sample,
+    count: int,
+    seed: int,
+    device: torch.device,
+    *,
+    row_bytes: int = 1,
+    folder: Path | None = None,
+    about: str = "",
 ) -> tuple[Split, int]:
     """The first `count` different sequences that a model generates, or fewer if it repeats itself, and how many were
     generated for that. Each batch has a seed of its own, so that one that was cut off continues as it would have.
 
     Args:
+        row_bytes: memory that generating takes for each sequence.
         folder: for what there is so far, in a file that is gone in the end. None: nothing is kept.
         about: what the sequences depend on; a file about something else is not continued.
     """
     path = None if folder is None else folder / GENERATED
-    size, kept = min(BATCH, count), time.perf_counter()
+    size, kept = min(at_once(device, row_bytes), count), time.perf_counter()
+    about = f"{about}, {size} at once"
     found, batches = _resumed(path, about, device)
     while (found is None or len(found) < count) and batches * size < MOST * count:
         generator = torch.Generator(device).manual_seed(derive_seed(seed, "generated", batches))

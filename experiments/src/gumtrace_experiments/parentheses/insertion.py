@@ -78,3 +78,10 @@ class InsertionExperiment(OrderExperiment):
         """Twice as long as those of the training set, if need be."""
         drawn = self.decoder.generate(count, 2 * self.config.longest, generator)
         return Generated(drawn.tokens, torch.where(drawn.ended, drawn.lengths, -1), drawn.order)
+
+    @property
+    def row_bytes(self) -> int:
+        """Of keys, values and sides of as many elements as a long sequence of the data has. Twice as many would take
+        four times the memory, were they not fewer and fewer that are so long."""
+        c = self.config
+        return 4 * c.longest * (2 * c.layers + 2) * c.width

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from gumtrace_experiments.bidirectional import rows
 from gumtrace_experiments.dropout import kept, thinned
 from gumtrace_experiments.parentheses.draws import EVERY, categorical
+from gumtrace_experiments.parentheses.growing import Growing, Written
 from gumtrace_experiments.parentheses.insertion_order import (
     BEGIN,
     END,
@@ -94,41 +95,43 @@ class Decoder(nn.Module):
     @torch.no_grad()
     def generate(self, count: int, longest: int, generator: torch.Generator | None = None) -> Drawn:
         """Samples of at most `longest` tokens."""
-        device, dtype, n = self.embedding.device, self.embedding.dtype, longest
-        words = torch.zeros(count, n, dtype=torch.long, device=device)
-        slots = torch.arange(n, device=device).repeat(count, 1)  # in the padding
-        place = torch.zeros(count, n + FIRST, dtype=torch.long, device=device)  # of elements, in the row as it is
-        place[:, END] = 1
-        shape = (len(self.blocks), 2, count, self.heads, n + FIRST, self.embedding.shape[1] // self.heads)
-        cache = torch.zeros(shape, dtype=dtype, device=device)  # keys and values of all blocks
-        sides = torch.zeros(count, n + FIRST, self.sides.out_features, dtype=dtype, device=device)
-        writing = torch.ones(count, dtype=torch.bool, device=device)
-        lengths, log_prob = torch.zeros_like(words[:, 0]), torch.zeros(count, dtype=dtype, device=device)
-        element = torch.full((count,), self.words, device=device)
-        for i in range(n + FIRST):  # element i enters, and its state chooses the next one
-            there = place[:, : i + 1]
-            state = self._next_state(element, (place[:, i : i + 1] - there).sign(), i, cache)
-            sides[:, i] = self.sides(state)
+        now = Growing.begun(self.embedding, count, longest, len(self.blocks), self.heads, first=self.words)
+        found = Written(*(getattr(now, name).clone() for name in Written._fields))
+        for i in range(longest + FIRST):  # element i enters, and its state chooses the next one
+            if i and i % EVERY == 0:
+                now.put(found)
+                now.drop_ended()
+                if not len(now.number):
+                    break
+            there = now.place[:, : i + 1]
+            state = self._next_state(now.element, (there[:, i:] - there).sign(), i, now.cache)
+            now.sides[:, i] = self.sides(state)
             if i == BEGIN:
-                element = element + 1  # the other marker
-                continue
-            t = i - END  # tokens so far
-            element, chosen = _drawn(self._word_log_probs(state), generator)
-            stops = element == self.words
-            log_prob += torch.where(writing & (stops | (t < n)), chosen, 0.0)
-            writing = writing & ~stops
-            if t == n or (t % EVERY == 0 and not writing.any()):
-                break
-            scores = self._pointer_scores(state[:, None], element[:, None] % self.words, sides[:, : i + 1])
-            gap, chosen = _drawn(_by_gap(scores[:, 0], there), generator)
-            log_prob += torch.where(writing, chosen, 0.0)
-            element, gap = torch.where(writing, element, 0), torch.where(writing, gap, t)
-            words[:, t], slots[:, t] = element, gap
-            lengths += writing
-            place = torch.where(place > gap[:, None], place + 1, place)
-            place[:, i + 1] = gap + 1
-        order = order_of_slots(slots)
-        return Drawn(torch.zeros_like(words).scatter(-1, order, words), lengths, order, log_prob, ~writing)
+                now.element = now.element + 1  # the other marker
+            else:
+                self._insert(now, state, i, generator)
+        now.put(found)
+        order = order_of_slots(found.slots)
+        tokens = torch.zeros_like(found.words).scatter(-1, order, found.words)
+        return Drawn(tokens, found.lengths, order, found.log_prob, found.ended)
+
+    def _insert(self, now: Growing, state: Tensor, i: int, generator: torch.Generator | None) -> None:
+        """What the state of element i says: a word and its gap, or the end."""
+        t, n = i - END, now.words.shape[1]  # tokens so far, and at most
+        element, chosen = _drawn(self._word_log_probs(state), generator)
+        stops = element == self.words
+        now.log_prob += torch.where(~now.ended & (stops | (t < n)), chosen, 0.0)
+        now.ended |= stops
+        if t == n:
+            return
+        scores = self._pointer_scores(state[:, None], element[:, None] % self.words, now.sides[:, : i + 1])
+        gap, chosen = _drawn(_by_gap(scores[:, 0], now.place[:, : i + 1]), generator)
+        now.log_prob += torch.where(now.ended, 0.0, chosen)
+        now.element, gap = torch.where(now.ended, 0, element), torch.where(now.ended, t, gap)
+        now.words[:, t], now.slots[:, t] = now.element, gap
+        now.lengths += ~now.ended
+        now.place = torch.where(now.place > gap[:, None], now.place + 1, now.place)
+        now.place[:, i + 1] = gap + 1
 
     def _states(self, words: Tensor, relations: Tensor, keep: Tensor | None) -> Tensor:
         """(*B, n + 2, hidden) of all elements, for words (*B, n) as they are inserted."""

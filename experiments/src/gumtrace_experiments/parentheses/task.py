@@ -10,7 +10,7 @@ and where the training set gives the order of some sequences, the likelihood of 
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +42,7 @@ from gumtrace_experiments.parentheses.orders import FIXED, OrderConfig
 Proposal = Callable[[Split, Structure, int], dict[str, tuple[Tensor, Tensor]]]
 
 CHUNK = 250  # items evaluated at once
-ROWS = 8000  # sequences that the decoder reads at once, in an evaluation
+ROWS = 8000  # sequences that the decoder reads at once, in an evaluation: 2 to 3 GB for the default sizes
 DRAWS = 10  # of the gradient, for its standard deviation
 SEEN = 8  # orders of each sequence, drawn to estimate the encoder's entropy
 SOME = 10_000  # sequences, to see in which order they are generated
@@ -56,6 +56,13 @@ class Generated(NamedTuple):
     order: Tensor  # (N, n), values of the structure
 
 
+class Known(NamedTuple):
+    """Sequences whose order is known."""
+
+    batch: Split
+    orders: Tensor  # (B, n)
+
+
 class OrderExperiment(Experiment):
     """Subclasses make a decoder, and the estimator by `build_with`, and define what an order is."""
 
@@ -67,8 +74,12 @@ class OrderExperiment(Experiment):
 
     def __init__(self, config: Any, data: Sequences):
         super().__init__(config, data)
-        if config.order not in FIXED:
+        fixed = config.order in FIXED
+        if not fixed:
             self.encoder = Encoder(config.types, config.hidden)
+        # Of the first sequences of the training set, all with a fixed order: found once, not in every update.
+        shown = Split(*(x[: config.train_size if fixed else config.known] for x in data.train))
+        self._orders = self.fixed_order(shown, config.order if fixed else "smart")
 
     def build_with(self, critic: Callable[[], torch.nn.Module]) -> Estimator:
         """The config's, or with a fixed order none."""
@@ -126,6 +137,11 @@ class OrderExperiment(Experiment):
     def generate(self, count: int, generator: torch.Generator) -> Generated:
         """Samples of the decoder."""
 
+    @property
+    @abstractmethod
+    def row_bytes(self) -> int:
+        """Memory that it takes to generate a sequence among others, about."""
+
     # Training -----------------------------------------------------------------------------------------
 
     @property
@@ -136,10 +152,10 @@ class OrderExperiment(Experiment):
     def loss(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         batch = self.data.train.batch(self.config.known + index)
         if self.config.order in FIXED:
-            loss = -self.log_joint(batch, self.fixed_order(batch, self.config.order), generator).mean()
+            loss = -self.log_joint(batch, self._orders.index_select(0, index), generator).mean()
             return loss, {"loss": loss.detach()}
         known = self._some_known(len(index), generator)
-        both = batch if known is None else _joined(batch, known)
+        both = batch if known is None else batch.joined(known.batch)
         logits = self.encoder(both)
         dist = self.structure(logits[: len(index)], batch.lengths)
         seen: list[Tensor] = []  # log P(x, z) of those whose order is known
@@ -147,8 +163,7 @@ class OrderExperiment(Experiment):
         bounds = self.estimator(dist, objective, self._context(batch), generator=generator)  # (B,)
         total, metrics = bounds.sum(), {"bound": bounds.mean().detach()}
         if known is not None:
-            orders = self.structure(logits[len(index) :], known.lengths)
-            by_encoder = orders.log_prob(self.fixed_order(known, "smart"))
+            by_encoder = self.structure(logits[len(index) :], known.batch.lengths).log_prob(known.orders)
             total = total - seen[0].sum() - by_encoder.sum()
             metrics |= {"smart_by_decoder": -seen[0].mean().detach(), "smart_by_encoder": -by_encoder.mean().detach()}
         loss = total / len(both.lengths)
@@ -170,19 +185,20 @@ class OrderExperiment(Experiment):
         """Q(z | x)."""
         return self.structure(self.encoder(batch), batch.lengths)
 
-    def _some_known(self, count: int, generator: torch.Generator) -> Split | None:
-        """Sequences whose order is known, to join so many others: a batch, or one shard of it."""
+    def _some_known(self, count: int, generator: torch.Generator) -> Known | None:
+        """To join so many others: a batch, or one shard of it."""
         if not self.config.known:
             return None
         shape, device = (self.config.known_beside(count),), self.data.train.tokens.device
-        return self.data.train.batch(torch.randint(self.config.known, shape, generator=generator, device=device))
+        index = torch.randint(self.config.known, shape, generator=generator, device=device)
+        return Known(self.data.train.batch(index), self._orders.index_select(0, index))
 
     def _objective(
         self,
         batch: Split,
         dist: Structure,
         generator: torch.Generator,
-        known: Split | None = None,
+        known: Known | None = None,
         seen: list[Tensor] | None = None,
     ) -> Objective:
         """log Q(z | x) - log P(x, z), (*S, B), for orders (*S, B, n). Sequences whose order is known are read by the
@@ -191,9 +207,9 @@ class OrderExperiment(Experiment):
         def objective(orders: Tensor) -> Tensor:
             with torch.no_grad():  # the derivative of log Q has mean 0
                 own = dist.log_prob(orders)
-            several, flat = _repeated(batch, own.shape[:-1].numel()), orders.flatten(0, -2)
+            several, flat = batch.repeated(own.shape[:-1].numel()), orders.flatten(0, -2)
             if known is not None:
-                several, flat = _joined(several, known), torch.cat([flat, self.fixed_order(known, "smart")])
+                several, flat = several.joined(known.batch), torch.cat([flat, known.orders])
             joint = self.log_joint(several, flat, generator)
             if known is not None and seen is not None:
                 seen.append(joint[own.numel() :])
@@ -225,7 +241,7 @@ class OrderExperiment(Experiment):
         fixed = self.config.order in FIXED
         propose = None if fixed else self.proposal(split, generator)
         totals: dict[str, Tensor] = {}
-        for batch in _by_length(data):
+        for batch in data.by_length(CHUNK):
             for name, bound in self.bounds(batch, propose, samples).items():
                 totals[name] = totals.get(name, 0) + torch.stack(bound).sum(-1)
         found = {}
@@ -260,7 +276,7 @@ class OrderExperiment(Experiment):
 
     def _encoder_metrics(self, data: Split, generator: torch.Generator) -> dict[str, float]:
         totals = torch.zeros(2, dtype=torch.float64, device=data.lengths.device)
-        for batch in _by_length(data):
+        for batch in data.by_length(CHUNK):
             dist = self.posterior(batch)
             entropy = -dist.log_prob(dist.sample((SEEN,), generator=generator)).double().mean(0)
             smart = (dist.mode == self.fixed_order(batch, "smart")).all(-1).double()
@@ -280,23 +296,10 @@ class OrderExperiment(Experiment):
             count,
             self.config.seed,
             device,
+            row_bytes=self.row_bytes,
             folder=self.scratch,
             about=digest(self.state_dict()),
         )
         found = {"smart_generated": smart, "correct_generated": right.double().mean().item()}
         counts = {"different": float(len(generated.lengths)), "draws": float(draws)}
         return {**found, **shares(generated, self.data.train, self.config.longest), **counts}
-
-
-def _by_length(data: Split) -> Iterator[Split]:
-    """Chunks of sequences of about the same length."""
-    return map(data.batch, data.lengths.argsort(stable=True).split(CHUNK))
-
-
-def _repeated(batch: Split, count: int) -> Split:
-    """Each sequence so often: (count · B) of them, the batch again and again."""
-    return Split(*(x.expand(count, *x.shape).flatten(0, 1) for x in batch))
-
-
-def _joined(first: Split, second: Split) -> Split:
-    return Split(*(torch.cat(pair) for pair in zip(first, second, strict=True)))

@@ -70,6 +70,12 @@ class TreeExperiment(OrderExperiment):
         symbols = self.decoder.generate(count, 2 * self.config.longest, generator)
         return Generated(*from_level_order(symbols, self.decoder.eos))
 
+    @property
+    def row_bytes(self) -> int:
+        """Of the LSTM's gates and states, of the scores, and of nodes when they are put in order."""
+        c = self.config
+        return 4 * (10 * c.hidden + 6 * (2 * c.types + 1)) + 8 * 12 * (4 * c.longest + 2)
+
     def proposal(self, split: str, generator: torch.Generator) -> Proposal:
         """Trees that the decoder generated, and some of the encoder; on test also those of each alone. By the decoder
         alone is as in the paper."""

@@ -42,20 +42,25 @@ class Decoder(nn.Module):
 
     def generate(self, count: int, longest: int, generator: torch.Generator | None = None) -> Tensor:
         """(count, 2 longest + 1): samples, each as far as a tree of `longest` tokens may need, EOS behind their ends.
-        The LSTM's state is kept from node to node."""
+        The LSTM's state is kept from node to node, of those trees that are not complete."""
         device = self.embedding.device
         symbols = torch.full((count, 2 * longest + 1), self.eos, device=device)
-        wanted = torch.ones(count, dtype=torch.int64, device=device)  # nodes that were promised, and not generated yet
-        last, state = torch.full((count,), self._begin, device=device), None
+        growing = torch.arange(count, device=device)  # trees
+        wanted = torch.ones_like(growing)  # nodes that were promised, and not generated yet
+        last, state = torch.full_like(growing, self._begin), None
         with torch.autocast(device.type, enabled=False):
             for i in range(symbols.shape[1]):
                 outputs, state = self.lstm(rows(self.embedding, last)[:, None], state)
                 scores = self.out(outputs[:, 0])
                 last = torch.where(wanted > 0, categorical(scores, generator), self.eos)
-                symbols[:, i] = last
+                symbols[growing, i] = last
                 wanted = wanted + torch.where(wanted > 0, torch.where(last == self.eos, -1, 1), 0)
-                if i % EVERY == 0 and not (wanted > 0).any():
-                    break
+                if (i + 1) % EVERY == 0:
+                    left = (wanted > 0).nonzero().flatten()
+                    if not len(left):
+                        break
+                    growing, wanted, last = growing[left], wanted[left], last[left]
+                    state = tuple(x[:, left] for x in state)
         return symbols
 
     def compile(self, *args, **kwargs) -> None:

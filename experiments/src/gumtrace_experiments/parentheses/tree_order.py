@@ -6,8 +6,11 @@ between and behind the tokens, so in order the nodes are leaf, token, leaf, ...,
 the symbols that the decoder generates.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from gumtrace_experiments.parentheses.brackets import racing
 
@@ -68,25 +71,41 @@ def from_level_order(symbols: Tensor, eos: int) -> tuple[Tensor, Tensor, Tensor]
     is_token = (symbols != eos) & ~ended(symbols, eos)
     number = is_token.long().cumsum(-1) - 1  # of a token, among those generated
     finished = 2 * is_token.sum(-1) < nodes
-    # The children of the k-th token are the nodes 2k + 1 and 2k + 2. Node `nodes` is where those of leaves go.
-    left = torch.where(is_token, 2 * number + 1, nodes)
-    size = symbols.new_zeros(batch, nodes + 2)  # tokens in the subtree of each node
-    for i in reversed(range(nodes)):
-        below = size.gather(1, left[:, i : i + 1].clamp(max=nodes) + torch.arange(2, device=symbols.device)).sum(1)
-        size[:, i] = torch.where(is_token[:, i], 1 + below, 0)
-    place, parent = symbols.new_zeros(batch, nodes + 2), symbols.new_full((batch, nodes + 2), -1)
-    for i in range(nodes):  # first the place where a subtree begins, which becomes that of its root
-        start, child = place[:, i].clone(), left[:, i : i + 1].clamp(max=nodes)
-        own = start + size.gather(1, child)[:, 0]
-        place.scatter_(1, child, start[:, None]).scatter_(1, child + 1, own[:, None] + 1)
-        parent.scatter_(1, child, own[:, None]).scatter_(1, child + 1, own[:, None])
-        place[:, i] = own
+    above = _above(is_token, number)
+    size, node = F.pad(is_token.long(), (0, 1)), torch.arange(nodes + 1, device=symbols.device)
+    for pointer in _ancestors(above):  # tokens of a subtree down to a depth, twice as far in each round
+        size = size.scatter_add(1, pointer, size)
+    size[:, nodes] = 0
+    # Where a subtree begins: behind its parent and what is left of that, if it is a right one; else where that begins.
+    begin = torch.where((node % 2 == 0) & (node > 0) & (node < nodes), size.roll(1, -1) + 1, 0)
+    for pointer in _ancestors(above):
+        begin = begin + begin.gather(1, pointer)
+    left = torch.where(is_token, 2 * number + 1, nodes).clamp(max=nodes)
+    place = begin[:, :nodes] + size.gather(1, left)
+    parent = F.pad(place, (0, 1), value=-1).gather(1, above[:, :nodes])
     kept = is_token & finished[:, None]
-    where = torch.where(kept, place[:, :nodes], n)  # the rest goes behind the end, and is cut off
-    parents = symbols.new_full((batch, n + 1), -2).scatter_(1, where, torch.where(kept, parent[:, :nodes], -2))
-    where = torch.where(is_token, torch.where(kept, place[:, :nodes], number), n).clamp(max=n)
+    where = torch.where(kept, place, n)  # the rest goes behind the end, and is cut off
+    parents = symbols.new_full((batch, n + 1), -2).scatter_(1, where, torch.where(kept, parent, -2))
+    where = torch.where(is_token, torch.where(kept, place, number), n).clamp(max=n)
     tokens = symbols.new_zeros(batch, n + 1).scatter_(1, where, symbols)
     return tokens[:, :n], torch.where(finished, is_token.sum(-1), -1), parents[:, :n]
+
+
+def _above(is_token: Tensor, number: Tensor) -> Tensor:
+    """(B, nodes + 1): the parent of each node, whose children are the nodes 2k + 1 and 2k + 2 if it is the k-th token;
+    `nodes`, a node that is its own parent, for the root and for what is behind the end."""
+    batch, nodes = is_token.shape
+    node = torch.arange(nodes, device=is_token.device).expand(batch, nodes)
+    none = number.new_full((batch, nodes + 1), nodes)
+    of_number = none.scatter(1, torch.where(is_token, number, nodes), torch.where(is_token, node, nodes))
+    return none.index_copy(1, node[0, 1:], of_number.gather(1, (node[:, 1:] - 1) // 2))
+
+
+def _ancestors(above: Tensor) -> Iterator[Tensor]:
+    """Those at distance 1, 2, 4, ..., as far as there may be any."""
+    for _ in range(above.shape[1].bit_length()):
+        yield above
+        above = above.gather(1, above)
 
 
 def ended(symbols: Tensor, eos: int) -> Tensor:
