@@ -9,7 +9,7 @@ from scipy import stats
 from torch.nn import functional as F
 
 from gumtrace_experiments.parentheses import growing, insertion_model
-from gumtrace_experiments.parentheses.insertion_model import Block, Decoder
+from gumtrace_experiments.parentheses.insertion_model import Block, Decoder, Seen
 from gumtrace_experiments.parentheses.insertion_order import relations
 
 WORDS, LONGEST = 2, 3
@@ -122,7 +122,7 @@ def test_attention_is_the_formula():
         attended[i, h] = torch.stack(scores).softmax(0) @ value[: i + 1, h]
     middle = x + block.out(attended.flatten(1))
     expected = middle + block.down(F.gelu(block.up(block.norm2(middle))))
-    torch.testing.assert_close(block(x, signs), expected)
+    torch.testing.assert_close(block(x, Seen.by(signs)), expected)
 
 
 def test_gradients_are_finite_and_reach_every_parameter():

@@ -11,7 +11,7 @@ generation adds one element at a time to a cache.
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,22 @@ class Drawn(NamedTuple):
     ended: Tensor  # (B,), whether the model stopped by itself after n tokens at most
 
 
+class Seen(NamedTuple):
+    """What elements are to each other, the same for all blocks and heads: bool, (*B, 1, m, elements)."""
+
+    left: Tensor  # whether the row's element is left of the column's
+    right: Tensor
+    later: Tensor | None  # (m, m), whether the column's came later; None where none did
+
+    @classmethod
+    def by(cls, relations: Tensor) -> Self:
+        """Relations of the last m elements to all, (*B, m, elements): of one, or of all of them."""
+        m, elements = relations.shape[-2:]
+        signs = relations.unsqueeze(-3)
+        later = torch.ones(m, elements, dtype=torch.bool, device=signs.device).triu(1) if m > 1 else None
+        return cls(signs < 0, signs > 0, later)
+
+
 class Decoder(nn.Module):
     """log P(x, σ) of sentences and orders, and samples of both.
 
@@ -82,7 +98,7 @@ class Decoder(nn.Module):
         n = tokens.shape[-1]
         step = torch.arange(n + 1, device=tokens.device)
         words = torch.where(step[:n] < lengths[:, None], tokens.expand_as(order).gather(-1, order), 0)  # as inserted
-        state = self._states(words, relations(order), keep)
+        state = self._states(words, Seen.by(relations(order)), keep)
         targets = torch.where(step < lengths[:, None], F.pad(words, (0, 1)), self.words)
         chosen = self._word_log_probs(state[..., END:, :]).gather(-1, targets[..., None]).squeeze(-1)
         scores = self._pointer_scores(state[..., END:-1, :], words, self.sides(state[..., :-1, :]))
@@ -133,19 +149,19 @@ class Decoder(nn.Module):
         now.place = torch.where(now.place > gap[:, None], now.place + 1, now.place)
         now.place[:, i + 1] = gap + 1
 
-    def _states(self, words: Tensor, relations: Tensor, keep: Tensor | None) -> Tensor:
+    def _states(self, words: Tensor, seen: Seen, keep: Tensor | None) -> Tensor:
         """(*B, n + 2, hidden) of all elements, for words (*B, n) as they are inserted."""
         markers = torch.arange(self.words, self.words + FIRST, device=words.device).expand(*words.shape[:-1], FIRST)
         x = rows(self.embedding, torch.cat([markers, words], -1))
         for i, block in enumerate(self.blocks):
-            x = block(x, relations, self.dropout, None if keep is None else keep[2 * i : 2 * i + 2])
+            x = block(x, seen, self.dropout, None if keep is None else keep[2 * i : 2 * i + 2])
         return self.norm(x)
 
     def _next_state(self, element: Tensor, relations: Tensor, i: int, cache: Tensor) -> Tensor:
         """(B, hidden) of element i, for its relations (B, i + 1) to those that are there."""
-        x = rows(self.embedding, element)[:, None]
+        x, seen = rows(self.embedding, element)[:, None], Seen.by(relations[:, None])
         for block, of_block in zip(self.blocks, cache, strict=True):
-            x = block(x, relations[:, None], cache=of_block[..., : i + 1, :])
+            x = block(x, seen, cache=of_block[..., : i + 1, :])
         return self.norm(x)[:, 0]
 
     def _word_log_probs(self, state: Tensor) -> Tensor:
@@ -175,7 +191,7 @@ class Block(nn.Module):
     def forward(
         self,
         x: Tensor,
-        relations: Tensor,
+        seen: Seen,
         dropout: float = 0.0,
         keep: Tensor | None = None,
         cache: Tensor | None = None,
@@ -186,12 +202,10 @@ class Block(nn.Module):
         before it in the cache.
         """
         query, key, value = self._projected(x)
-        m = x.shape[-2]
-        later = torch.ones(m, m, dtype=torch.bool, device=x.device).triu(1)
         if cache is not None:
             cache[..., -1:, :] = torch.stack([key, value])
             key, value = cache
-        attended = self._attended(query, key, value, relations, later)
+        attended = self._attended(query, key, value, seen)
         x = x + thinned(attended, dropout, None if keep is None else keep[0])
         return x + thinned(self._wide(x), dropout, None if keep is None else keep[1])
 
@@ -200,12 +214,12 @@ class Block(nn.Module):
         heads = self.project(self.norm1(x)).unflatten(-1, (3 * self.heads, self.size))
         return list(heads.transpose(-2, -3).chunk(3, -3))
 
-    def _attended(self, query: Tensor, key: Tensor, value: Tensor, relations: Tensor, later: Tensor) -> Tensor:
+    def _attended(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen) -> Tensor:
         left, same, right = (query @ self.relative.mT).split(1, -1)  # (*B, heads, m, 1)
-        relations = relations.unsqueeze(-3)
-        by_relation = torch.where(relations < 0, left, torch.where(relations > 0, right, same))
+        by_relation = torch.where(seen.left, left, torch.where(seen.right, right, same))
         scores = (query @ key.mT + by_relation) / math.sqrt(self.size)
-        scores = scores.masked_fill(later, -torch.inf)
+        if seen.later is not None:
+            scores = scores.masked_fill(seen.later, -torch.inf)
         return self.out((scores.softmax(-1).to(value.dtype) @ value).transpose(-2, -3).flatten(-2))
 
     def _wide(self, x: Tensor) -> Tensor:
