@@ -117,3 +117,18 @@ def test_the_clock(tmp_path, monkeypatch):
     assert found["different"] <= 60 <= found["draws"]
     assert found["seconds"] > 0
     assert found["ms"] > 0
+
+
+def test_clocking_one_row_keeps_the_others(tmp_path, monkeypatch):
+    file = tmp_path / "times.json"
+    monkeypatch.setattr(parentheses_table, "clocked", lambda *_: {"ms": 1.0})
+    parentheses_table.main(["--parts", "clock", "--results", str(file)])
+    monkeypatch.setattr(parentheses_table, "clocked", lambda *_: {"ms": 2.0})
+    chosen = ["--experiments", "parentheses-tree", "--orders", "smart"]
+    parentheses_table.main(["--parts", "clock", "--results", str(file), *chosen])
+    found = {(r["experiment"], r["order"], r["estimator"]): r["ms"] for r in json.loads(file.read_text())["records"]}
+    assert len(found) == 6
+    assert [key for key, ms in found.items() if ms == 2] == [("parentheses-tree", "smart", "RELAX")]
+    with pytest.raises(SystemExit, match="nothing to clock"):
+        parentheses_table.main(["--parts", "clock", "--results", str(file), "--estimators", "RELAX:2"])
+    assert len(json.loads(file.read_text())["records"]) == 6
