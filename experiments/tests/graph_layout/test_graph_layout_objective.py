@@ -153,14 +153,13 @@ def test_the_critic_reads_the_frames(look):
     critic.register_forward_hook(lambda module, args, out: calls.append((*args, out)))
     getattr(model, look)(INDEX, seeded(3))
     first, _, second = critic.net
-    assert len(calls) == 2  # at the noise, and given the trace
-    for noise, _, out in calls:
-        for b, item in enumerate(model.data.train.positions[INDEX]):
-            noises, outs = noise[..., b, :, :].flatten(0, -3), out[..., b].flatten()  # of one sample, or of ten draws
-            assert len(outs) == (1 if look == "loss" else 10)
-            for x, y in zip(noises, outs, strict=True):
-                hidden = torch.tanh(first.weight @ torch.cat([x.flatten(), item.flatten()]) + first.bias)
-                torch.testing.assert_close(y, (second.weight @ hidden + second.bias)[0], **CLOSE)
+    ((noise, _, out),) = calls  # at the noise and given the trace, of one sample or of ten draws
+    for b, item in enumerate(model.data.train.positions[INDEX]):
+        noises, outs = noise[..., b, :, :].flatten(0, -3), out[..., b].flatten()
+        assert len(outs) == (2 if look == "loss" else 20)
+        for x, y in zip(noises, outs, strict=True):
+            hidden = torch.tanh(first.weight @ torch.cat([x.flatten(), item.flatten()]) + first.bias)
+            torch.testing.assert_close(y, (second.weight @ hidden + second.bias)[0], **CLOSE)
 
 
 # --- the gradient's noise ---
