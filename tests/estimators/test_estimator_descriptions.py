@@ -70,7 +70,7 @@ def left_out_by_name(source):
 
 
 def test_no_list_leaves_an_estimator_out_by_its_name():
-    """What does not fit is said by an attribute, a setting or `supports`: the next estimator then falls into place."""
+    """An attribute, a setting or `supports` tells what does not fit, so that the next estimator falls into place."""
     assert list(left_out_by_name('[name for name in E.ESTIMATORS if name not in ("RELAX",)]')) == [1]
     assert list(left_out_by_name('[n for n, cls in ESTIMATORS.items() if cls.unbiased and n != "RELAX"]')) == [1]
     files = [
