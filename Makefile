@@ -20,9 +20,9 @@ test test-fast: export OMP_NUM_THREADS = 1
 test: $(VENV)/.dev ## lint, format check, type check, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright --pythonpath $(BIN)/python
 	@.ci/chromium
-	$(BIN)/pytest -n 2
+# Types are checked while the tests are collected: one core would idle as both processes need the same kernels compiled.
+	$(BIN)/pyright --pythonpath $(BIN)/python & types=$$!; $(BIN)/pytest -n 2 && wait $$types
 
 test-fast: $(VENV)/.dev ## the quick half of the tests of every part: three minutes
 	$(BIN)/pytest -n 2 -m "not slow"
@@ -49,7 +49,7 @@ docs: $(VENV)/.docs ## build the site into docs/_build/html, execute its pages, 
 	$(BIN)/python docs/check.py docs/_build/html
 
 RESULTS := experiments/results
-# First two: single recordings, for what they show beside all of them.
+# Some figures are of single recordings, for what these show beside all of them.
 results: $(VENV)/.dev ## put recorded runs into the pages that show them: tables and curves
 	@$(BIN)/gumtrace plot graph-layout $(RESULTS)/graph-layout/one-start.jsonl --out build/one-start
 	@$(BIN)/gumtrace plot graph-layout $(RESULTS)/graph-layout/unrolled-three-starts.jsonl --out build/slow-decoder
@@ -58,9 +58,9 @@ results: $(VENV)/.dev ## put recorded runs into the pages that show them: tables
 	@$(BIN)/gumtrace plot graph-layout --out $(RESULTS)/graph-layout
 	@$(BIN)/gumtrace plot listops --out build/listops
 	@cp build/listops/accuracy*.png $(RESULTS)/listops
-	@$(BIN)/gumtrace plot parentheses-tree --out build/parentheses-tree
+	@$(BIN)/gumtrace plot parentheses-tree $(RESULTS)/parentheses-tree/all-types.jsonl --out build/parentheses-tree
 	@cp build/parentheses-tree/types.png build/parentheses-tree/entropy.png $(RESULTS)/parentheses-tree
-	@$(BIN)/gumtrace plot parentheses-insertion --out build/parentheses-insertion
+	@$(BIN)/gumtrace plot parentheses-insertion $(RESULTS)/parentheses-insertion/small-models-on-a-cpu.jsonl --out build/parentheses-insertion
 	@cp build/parentheses-insertion/types.png build/parentheses-insertion/entropy.png $(RESULTS)/parentheses-insertion
 	@for name in graph-layout kset-autoencoder kset-features kset-neighbours l2x listops parentheses-insertion parentheses-tree treebank; do $(BIN)/gumtrace table $$name --into $(RESULTS)/$$name/NOTES.md || exit 1; done
 	@$(BIN)/python benchmarks/table.py

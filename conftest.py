@@ -1,5 +1,6 @@
 """What the tests of both distributions, and doctests, have in common."""
 
+import gc
 import os
 
 import pytest
@@ -9,6 +10,16 @@ from torch.distributions import Distribution
 # Before any kernel is imported, by a doctest say: Triton asks when it meets one whether it is to be interpreted.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """It makes a million objects and keeps them: to look for garbage among them takes seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.fixture
