@@ -24,8 +24,6 @@ SUMMARY = {  # what is shown of them in a few lines
 TITLES = {
     **{name: title for name, (title, _) in SUMMARY.items()},
     "l2x": "Learning to explain",
-    "parentheses-tree": "Parentheses along trees",
-    "parentheses-insertion": "Parentheses by insertions",
 }
 DEPTHS = {
     "right": "arguments hang from their function",
@@ -144,11 +142,9 @@ def updates(results: dict) -> str:
     for (name, estimator, _), records in cases.items():
         alone, *_, beside = sorted(records, key=lambda r: r["runs"])
         settings = alone["settings"]
-        title = ", ".join([TITLES[name], *filter(None, [settings.get("training"), settings.get("order")])])
+        title = ", ".join([TITLES[name], *filter(None, [settings.get("training")])])
         config = find(name).config_type(estimator=estimator, **settings)
         about = [family(estimator), *([f"K = {config.k}"] if config.k > 1 else [])]
-        if settings.get("order") in FIXED:
-            about = ["none"]  # there is nothing to estimate
         if config.learns_temperature:
             about.append("temperature learned")
         times = [

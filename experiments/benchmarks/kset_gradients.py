@@ -58,7 +58,7 @@ def gradients_at(
         )
         chance = math.hypot(found.bias_error or 0.0, error)
         rows.append({"estimator": name, "samples": config.k, "calls": found.calls, "std": found.std})
-        rows[-1] |= {"bias": found.bias, "chance": chance}
+        rows[-1] |= {"bias": found.bias, "chance": chance, "temperature": config.temperature}
     size = target.square().mean().sqrt().item()
     return {"size": size, "target_error": error, "replicates": replicates, "rows": rows}
 

@@ -5,8 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gumtrace_experiments.config import Config
-    from gumtrace_experiments.estimators import build_estimator
+    from gumtrace_experiments.config import Config, build_estimator
     from gumtrace_experiments.experiment import Experiment
     from gumtrace_experiments.loop.evaluation import evaluate, restore
     from gumtrace_experiments.loop.training import train
@@ -18,7 +17,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "Config": "config",
     "Experiment": "experiment",
-    "build_estimator": "estimators",
+    "build_estimator": "config",
     "evaluate": "loop.evaluation",
     "find": "registry",
     "names": "registry",

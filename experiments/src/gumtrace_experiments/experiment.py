@@ -14,9 +14,7 @@ from torch import Tensor, nn
 
 from gumtrace.estimators import Estimator
 from gumtrace_experiments.columns import Block, Column, Report
-from gumtrace_experiments.config import Config
-from gumtrace_experiments.estimators import suggest_estimator
-from gumtrace_experiments.seeds import derive_seed
+from gumtrace_experiments.config import Config, derive_seed, suggest_estimator
 from gumtrace_experiments.store.archives import is_plain
 from gumtrace_experiments.store.errors import OtherWeights
 

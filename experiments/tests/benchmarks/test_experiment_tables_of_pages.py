@@ -28,14 +28,11 @@ def test_tables_are_those_of_the_recorded_runs(name):
 def test_update_times_stand_beside_the_paper_s():
     trace = {"experiment": "listops", "estimator": "TraceREINFORCE", "settings": {"samples": 4}, "paper_ms": 249}
     rebar = {"experiment": "graph-layout", "estimator": "REBAR", "settings": {"training": "unrolled"}, "paper_ms": None}
-    smart = {"experiment": "parentheses-tree", "estimator": "RELAX", "settings": {"order": "smart"}, "paper_ms": None}
     times = (
         (trace, 1, 1.391),
         (trace, 4, 0.3333),
         (rebar, 4, 9.0),
         (rebar, 1, 12.346),
-        (smart, 1, 2.0),
-        (smart, 4, 1.0),
     )
     machine = {"device": "X1", "torch": "2.99.0+cu", "date": "2030-01-02"}
     records = [{**case, "runs": runs, "ms": ms, "machine": machine} for case, runs, ms in times]
@@ -43,7 +40,6 @@ def test_update_times_stand_beside_the_paper_s():
     text = experiment_tables.updates({"records": records})
     assert "on X1, torch 2.99.0, 2030-01-01, 2030-01-02: of one run alone, and of 4 side by side" in text
     assert "| ListOps | T-REINFORCE+, K = 4 | 1.39 | 0.333 | 249 |" in text
-    assert "| Parentheses along trees, smart | none | 2.00 | 1.00 |  |" in text
     assert "| Graph layout, unrolled | REBAR, temperature learned | 12.3 | 9.00 |  |" in text
 
 

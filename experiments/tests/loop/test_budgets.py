@@ -13,8 +13,7 @@ from tiny_runs import TINY, GraphLayout
 import gumtrace as gt
 from gumtrace.estimators import ESTIMATORS
 from gumtrace_experiments import Config
-from gumtrace_experiments.config import with_settings_of
-from gumtrace_experiments.estimators import build_estimator
+from gumtrace_experiments.config import build_estimator, with_settings_of
 from gumtrace_experiments.loop.update import Updater
 from gumtrace_experiments.loop.workers import Workers
 

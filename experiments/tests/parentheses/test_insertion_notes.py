@@ -8,7 +8,8 @@ from gumtrace_experiments.parentheses.data import best_perplexity
 from gumtrace_experiments.report.records import collect
 
 NAME = "parentheses-insertion"
-RUNS = {(r.config["order"], r.config["estimator"], r.config["types"]): r for r in collect([RESULTS / NAME])}
+SMALL = RESULTS / NAME / "small-models-on-a-cpu.jsonl"
+RUNS = {(r.config["order"], r.config["estimator"], r.config["types"]): r for r in collect([SMALL])}
 TYPES = (10, 30, 50)
 SEMI = "semi-supervised"
 
@@ -19,7 +20,7 @@ def found(order, metric, estimator="TraceREINFORCE", types=10):
 
 
 def test_what_was_run():
-    assert len(RUNS) == len(collect([RESULTS / NAME])) == 3 * 3 + 2
+    assert len(RUNS) == len(collect([SMALL])) == 3 * 3 + 2
     assert {(run.machine["device"], run.seed) for run in RUNS.values()} == {("cpu", 0)}
     names = ("layers", "width", "hidden", "iterations", "calls", "lr", "test_size", "bound_samples", "generated")
     settings = {tuple(run.config[name] for name in names) for run in RUNS.values()}
@@ -67,5 +68,5 @@ def test_what_the_notes_say_of_time():
     assert f"A run of {updates:,} updates is {min(whole):.0f} to {max(whole):.0f} seconds" in notes(NAME)
     relax, trace = (times[SEMI, name]["ms"] for name in ("RELAX", "TraceREINFORCE"))
     assert f"RELAX takes {relax / trace:.1f} times as long as T-REINFORCE+" in notes(NAME)
-    assert {round(r["seconds"]) for r in times.values()} == {7}
-    assert "The sequences of the final evaluation take 7 seconds." in notes(NAME)
+    assert all(1 < r["seconds"] < 2 for r in times.values())
+    assert "The sequences of the final evaluation take one to two seconds." in notes(NAME)

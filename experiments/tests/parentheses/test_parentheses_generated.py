@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from gumtrace_experiments.config import derive_seed
 from gumtrace_experiments.parentheses import evaluation
 from gumtrace_experiments.parentheses.data import Split
 from gumtrace_experiments.parentheses.evaluation import GENERATED, digest, generate_unique, shares
-from gumtrace_experiments.seeds import derive_seed
 
 CPU = torch.device("cpu")
 

@@ -12,8 +12,7 @@ from gumtrace_experiments.report.records import collect
 
 NAME = "parentheses-tree"
 LENGTHS = range(2, 21, 2)
-RUNS = collect([RESULTS / NAME])
-SLOW = ("semi-supervised", "RELAX")
+RUNS = collect([RESULTS / NAME / "small-models-on-a-cpu.jsonl"])
 
 
 def test_how_many_sequences_there_are():
@@ -99,41 +98,10 @@ def test_what_the_notes_say_of_orders():
         assert len(learned) == 4
         assert min(values("smart", "new_correct", types=types)) > max(learned)
         assert min(learned) > max(values("left-to-right", "new_correct", types=types))
-    for order in ("left-to-right", "smart", "semi-supervised", "unsupervised"):
-        wrong = zip(values(order, "wrong_mismatched"), values(order, "wrong"), strict=True)
-        assert all(mismatched > wrong / 2 for mismatched, wrong in wrong)
     few = [100 * share for share in values("unsupervised", "new_correct")]
-    assert f"only {min(few):.0f} to {max(few):.0f} % of the sequences are new and correct" in notes(NAME)
-
-
-def test_what_the_notes_say_of_estimators():
-    noise = {
-        name: [r.result["gradient_std"]["beginning"] for r in RUNS if r.config["estimator"] == name]
-        for name in ("RELAX", "TraceREINFORCE")
-    }
-    relax, trace = max(noise["RELAX"]), max(noise["TraceREINFORCE"])
-    assert 50 < relax / trace < 200
-    by_relax, by_trace = (values("semi-supervised", "perplexity", name, 10) for name in ("RELAX", "TraceREINFORCE"))
-    assert abs(sum(by_relax) - sum(by_trace)) / 2 < max(by_relax) - min(by_relax)
-    shares = [
-        50 * sum(values("semi-supervised", "new_correct", name, 20)) for name in ("RELAX", "TraceREINFORCE")
-    ]  # means of two, in percent
-    assert f"generates {shares[0]:.0f} % new and correct sequences against {shares[1]:.0f} %" in notes(NAME)
-
-
-def test_what_the_notes_say_of_the_encoder():
-    curves = [run.curve["entropy"] for run in RUNS if run.config["order"] == "semi-supervised"]
-    assert min(curve[0] for curve in curves) > 5
-    found = values("semi-supervised", "entropy", "TraceREINFORCE")
-    assert f"to {min(found):.2f} to {max(found):.2f} with T-REINFORCE+" in notes(NAME)
-    assert min(values("semi-supervised", "smart_modes", "TraceREINFORCE")) > 0.98
-    slow = [run.curve["entropy"] for run in RUNS if (run.config["order"], run.config["estimator"]) == SLOW]
-    assert all(curve[-1] < 0.9 * curve[-2] for curve in slow)
-    assert max(map(abs, ratios("semi-supervised", "_by_encoder"))) < 1
-    more = ratios("semi-supervised", "_by_decoder")
-    assert f"the paper's proposal, give {min(more):.0f} to {max(more):.0f} % more" in notes(NAME)
+    assert f"Only {min(few):.0f} to {max(few):.0f} % of the sequences are new and correct" in notes(NAME)
     more = ratios("unsupervised", "_by_decoder")
-    assert f"Without supervision, they give {min(more):.0f} to {max(more):.0f} % more" in notes(NAME)
+    assert f"give {min(more):.0f} to {max(more):.0f} % more perplexity than the mixture" in notes(NAME)
 
 
 def test_what_the_notes_say_of_time():
@@ -142,6 +110,5 @@ def test_what_the_notes_say_of_time():
     assert f"A run of {updates:,} updates is {min(whole):.0f} to {max(whole):.0f} seconds" in notes(NAME)
     relax, trace = (times["semi-supervised", name]["ms"] for name in ("RELAX", "TraceREINFORCE"))
     assert f"RELAX takes {relax / trace:.1f} times as long as T-REINFORCE+" in notes(NAME)
-    seconds = {round(r["seconds"]) for r in times.values()}
-    assert seconds == {2, 3}
-    assert "The sequences of the final evaluation take 2 to 3 seconds." in notes(NAME)
+    assert all(0.3 < r["seconds"] < 0.6 for r in times.values())
+    assert "The sequences of the final evaluation take half a second." in notes(NAME)

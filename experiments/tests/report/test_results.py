@@ -223,3 +223,22 @@ def test_recorded_experiments_are_among_the_results():
             assert f"```{{recorded}} {folder.name}\n" in page
             shown = (docs / "notes" / f"{folder.name}.md").read_text(encoding="utf-8")
             assert f"{{include}} ../../experiments/results/{folder.name}/NOTES.md\n" in shown
+
+
+@pytest.mark.parametrize(("name", "items"), [("graph-layout", (128, 16, 128, 64)), ("listops", (100, 25, 100))])
+def test_what_the_notes_say_of_times(name, items):
+    """Of SST first, as they were clocked."""
+    records = json.loads((RESULTS / name / "times.json").read_text())["updates"]
+    settings = [(r["setting"], r["ms"]) for r in records if r["setting"].get("training") != "unrolled"]
+    ms = {(s["estimator"], s["calls"] // s["samples"]): time for s, time in settings}
+    text = notes(name).partition("**Equal time.**")[2].partition("## ")[0]
+    for estimator, count in zip(("StochasticSoftmax", *["TraceREINFORCE"] * 3), items, strict=False):
+        assert f"{ms[estimator, count]:.2f}" in text
+
+
+def test_what_the_notes_say_of_equal_time():
+    text = notes("graph-layout")
+    table = text.partition("**After 67.6 seconds of updates, T = 10, teacher-forced")[2]
+    for name in ("SST", "T-REINFORCE+"):
+        elbo = table.partition(f"| {name} ")[2].split("|")[3].strip(" *").split()[0]
+        assert f"at −{float(elbo[1:]):.0f}" in text.partition("**Equal time.**")[2].partition("## ")[0]

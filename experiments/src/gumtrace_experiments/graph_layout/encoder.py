@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gumtrace_experiments.graph_layout.pairs import at_nodes, ends, with_diagonal
+from gumtrace_experiments.graph_layout.layers import at_nodes, ends, with_diagonal
 
 
 class Encoder(nn.Module):

@@ -13,8 +13,7 @@ from gumtrace.divergences import noise_kl
 from gumtrace.estimators import MLPSurrogate
 from gumtrace.structures.spanning_tree import SpanningTree
 from gumtrace_experiments.columns import Report
-from gumtrace_experiments.config import Config
-from gumtrace_experiments.estimators import build_estimator, suggest_estimator
+from gumtrace_experiments.config import Config, build_estimator, suggest_estimator
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.graph_layout.data import Layouts, Split, load
 from gumtrace_experiments.graph_layout.encoder import Encoder

@@ -10,9 +10,8 @@ from torch.nn import functional as F
 
 from gumtrace_experiments.graph_layout import messages as fused
 from gumtrace_experiments.graph_layout.decoder import Decoder
-from gumtrace_experiments.graph_layout.layers import Layer, Repeated
+from gumtrace_experiments.graph_layout.layers import Layer, Repeated, at_nodes, ends, off_diagonal
 from gumtrace_experiments.graph_layout.node_update import NodeUpdate, PlainUpdate
-from gumtrace_experiments.graph_layout.pairs import at_nodes, ends, off_diagonal
 from gumtrace_experiments.graph_layout.repeated_messages import RepeatedMessages, repeated
 
 SHARED = 3  # samples from which on it is less work if they share both kinds of messages

@@ -12,10 +12,9 @@ from torch.distributions import Distribution
 
 from gumtrace.diagnostics.gradients import gradients
 from gumtrace.estimators import Estimator, MLPSurrogate
-from gumtrace.estimators.losses import Objective
+from gumtrace.estimators.objectives import Objective
 from gumtrace.structures.joint import as_structure
-from gumtrace_experiments.config import Config
-from gumtrace_experiments.estimators import build_estimator
+from gumtrace_experiments.config import Config, build_estimator
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.kset.data import SYNTHETIC, Digits, load
 from gumtrace_experiments.kset.model import Critic

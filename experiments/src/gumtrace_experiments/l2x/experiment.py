@@ -13,9 +13,8 @@ from gumtrace.diagnostics.gradients import gradients
 from gumtrace.estimators import ESTIMATORS, Estimator
 from gumtrace.structures.subset import Subset
 from gumtrace_experiments.columns import Report
-from gumtrace_experiments.config import Config
+from gumtrace_experiments.config import Config, build_estimator, suggest_estimator
 from gumtrace_experiments.dropout import kept
-from gumtrace_experiments.estimators import build_estimator, suggest_estimator
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.l2x.beer import ASPECTS, Aspect
 from gumtrace_experiments.l2x.data import SOURCES, Reviews, Source, Split, load

@@ -14,8 +14,7 @@ from gumtrace.diagnostics.gradients import gradients
 from gumtrace.estimators import MLPSurrogate
 from gumtrace.structures.arborescence import Arborescence
 from gumtrace_experiments.columns import Report
-from gumtrace_experiments.config import Config
-from gumtrace_experiments.estimators import build_estimator, suggest_estimator
+from gumtrace_experiments.config import Config, build_estimator, suggest_estimator
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.listops.data import ListOps, Split, load, read, read_folder
 from gumtrace_experiments.listops.expressions import CLOSE, PADDING, VOCABULARY

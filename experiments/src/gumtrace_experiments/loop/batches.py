@@ -5,9 +5,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gumtrace_experiments.config import derive_seed
 from gumtrace_experiments.curriculum import Curriculum
 from gumtrace_experiments.experiment import Experiment
-from gumtrace_experiments.seeds import derive_seed
 
 
 class Batches:

@@ -5,12 +5,11 @@ from typing import Any
 
 import torch
 
-from gumtrace_experiments.config import Config
+from gumtrace_experiments.config import Config, derive_seed
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.loop.data import SharedData
 from gumtrace_experiments.loop.precision import autocast, precision
 from gumtrace_experiments.registry import is_reference, known
-from gumtrace_experiments.seeds import derive_seed
 from gumtrace_experiments.store.checkpoints import BEST, load
 from gumtrace_experiments.store.errors import RunFolderError, other_version, unknown_experiment, weights_of
 from gumtrace_experiments.store.folder import CONFIG, RESULT, read_json, read_result

@@ -9,13 +9,13 @@ import torch
 
 from gumtrace.diagnostics.gradients import frozen
 from gumtrace.structures.checks import NotFinite
+from gumtrace_experiments.config import derive_seed
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.loop.evaluation import evaluate_split
 from gumtrace_experiments.loop.precision import autocast
 from gumtrace_experiments.loop.starts import Starts
 from gumtrace_experiments.loop.update import Updater
 from gumtrace_experiments.loop.workers import Workers
-from gumtrace_experiments.seeds import derive_seed
 from gumtrace_experiments.store.folder import RunFolder
 
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
+from gumtrace_experiments.config import derive_seed
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.loop.batches import Batches
 from gumtrace_experiments.loop.cuda_graph import Recording
 from gumtrace_experiments.loop.precision import autocast
 from gumtrace_experiments.loop.workers import Workers
-from gumtrace_experiments.seeds import derive_seed
 
 WARM_UP = 3  # updates before a graph is recorded: libraries start up, and kernels are compiled
 _streams = threading.local()

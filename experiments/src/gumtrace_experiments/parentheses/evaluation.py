@@ -15,10 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gumtrace_experiments.config import derive_seed
 from gumtrace_experiments.parentheses.brackets import BALANCED, KINDS, balance
 from gumtrace_experiments.parentheses.data import Split, can_make
 from gumtrace_experiments.parentheses.distinct import contained, distinct, first_equal, sequences, table
-from gumtrace_experiments.seeds import derive_seed
 from gumtrace_experiments.store.archives import Unreadable, is_plain, unpacked
 from gumtrace_experiments.store.files import write
 

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from gumtrace.diagnostics.gradients import gradients
 from gumtrace.estimators import Estimator
-from gumtrace.estimators.losses import Objective
+from gumtrace.estimators.objectives import Objective
 from gumtrace.structures.base import Structure
 from gumtrace_experiments.columns import Report
-from gumtrace_experiments.estimators import build_estimator, suggest_estimator
+from gumtrace_experiments.config import build_estimator, suggest_estimator
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.parentheses.brackets import BALANCED, balance
 from gumtrace_experiments.parentheses.data import Sequences, Split, load

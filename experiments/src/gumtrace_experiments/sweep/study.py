@@ -16,9 +16,8 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
-from gumtrace_experiments.config import Config
+from gumtrace_experiments.config import Config, derive_seed
 from gumtrace_experiments.experiment import Experiment
-from gumtrace_experiments.seeds import derive_seed
 from gumtrace_experiments.store.errors import RunFolderError, damaged
 from gumtrace_experiments.store.files import write
 from gumtrace_experiments.store.folder import read_json

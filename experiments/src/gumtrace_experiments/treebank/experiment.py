@@ -12,8 +12,7 @@ from gumtrace.diagnostics.gradients import gradients
 from gumtrace.estimators import ESTIMATORS, Estimator, MLPSurrogate
 from gumtrace.structures.arborescence import Arborescence
 from gumtrace_experiments.columns import Report
-from gumtrace_experiments.config import Config
-from gumtrace_experiments.estimators import build_estimator, suggest_estimator
+from gumtrace_experiments.config import Config, build_estimator, suggest_estimator
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.treebank.data import SYNTHETIC, Split, Treebank, load
 from gumtrace_experiments.treebank.likelihoods import crf_log_likelihood, heaviest, trace_log_likelihood
