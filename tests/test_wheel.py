@@ -6,7 +6,8 @@ import zlib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MOST = 355_000  # bytes; a wheel that grows beyond needs a reason, and this line a change
+MOST = 386_000  # bytes; a wheel that grows beyond needs a reason, and this line a change. The last: distinct samples,
+# credit per decision, links of forests, losses (32 kB).
 OF_A_FILE = 2 * (38 + 37) + 60  # its two headers in the archive, each with its name, and its line in RECORD
 
 

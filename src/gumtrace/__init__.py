@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from gumtrace import diagnostics, divergences, estimators, structures
+from gumtrace import diagnostics, divergences, estimators, losses, structures
 from gumtrace.kernels.backends import backends
 from gumtrace.relaxations import relax
 from gumtrace.structures import *  # noqa: F403 - its `__all__`, the one list of structures
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Trace", "backends", "diagnostics", "divergences", "estimators", "plotting", "relax"]
+__all__ = ["Trace", "backends", "diagnostics", "divergences", "estimators", "losses", "plotting", "relax"]
 __all__ += structures.__all__
 
 

@@ -145,6 +145,10 @@ class BatchedSpanningTree(Site, structures.BatchedSpanningTree, PyroMethods):
     """`gumtrace.BatchedSpanningTree` for Pyro: a site over traces."""
 
 
+class ConstrainedForest(Site, structures.ConstrainedForest, PyroMethods):
+    """`gumtrace.ConstrainedForest` for Pyro: a site over traces."""
+
+
 class SpanningTree(Site, structures.SpanningTree, PyroMethods):
     """`gumtrace.SpanningTree` for Pyro."""
 

@@ -4,6 +4,7 @@ CASES       what every structure promises: small distributions with masks, ragge
 SMALL       laws, noise given a trace, derivatives: one item with its literal reference and the number of its traces
 FAST        estimators: as few traces as make their gradients interesting
 RAGGED      padded batches against their items alone
+COMPILED    operators: under torch.compile, under vmap, and as torch checks them
 OPENING     what the explorer opens with
 """
 
@@ -266,6 +267,39 @@ RAGGED = {  # how many dimensions the keys have, and how one is made
     "tree": (2, gt.SpanningTree),
     "arborescence": (2, gt.Arborescence),
     "binary": (1, gt.BinaryTree),
+}
+
+
+# Operators ----------------------------------------------------------------------------------------------
+
+CYCLE = torch.tensor([[0, 1, 2, 3, 0, 1], [1, 2, 3, 0, 2, 3]])  # four nodes, and two chords
+
+
+def _in_turn(x):
+    """n and n - 1."""
+    return x.shape[-1] - torch.arange(x.shape[-3], device=x.device) % 2
+
+
+def _up_to_two(x):
+    return torch.arange(x.shape[-3], device=x.device) % 3
+
+
+def _few_edges(x):
+    return gt.SpanningTree.from_edges(x.flatten(-2)[..., : CYCLE.shape[1]], CYCLE.to(x.device), 4, validate_args=False)
+
+
+COMPILED = {  # each made from a square of logits
+    "subset": lambda x: gt.Subset(x[..., 0, :], 2, validate_args=False),
+    "subset-by-item": lambda x: gt.Subset(x[..., 0, :], _up_to_two(x), most=2, validate_args=False),
+    "permutation": lambda x: gt.Permutation(x[..., 0, :], validate_args=False),
+    "permutation-matrix": lambda x: gt.Permutation(x[..., 0, :], matrix=True, validate_args=False),
+    "matching": lambda x: gt.Matching(x, validate_args=False),
+    "tree": lambda x: gt.SpanningTree(x, validate_args=False),
+    "tree-ragged": lambda x: gt.SpanningTree(x, lengths=_in_turn(x), validate_args=False),
+    "tree-sparse": _few_edges,
+    "arborescence": lambda x: gt.Arborescence(x, validate_args=False),
+    "arborescence-ragged": lambda x: gt.Arborescence(x, lengths=_in_turn(x), validate_args=False),
+    "binary": lambda x: gt.BinaryTree(x[..., 0, :], validate_args=False),
 }
 
 

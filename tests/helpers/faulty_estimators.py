@@ -4,6 +4,8 @@ import torch
 
 from gumtrace import estimators as E
 from gumtrace.estimators.base import advantage
+from gumtrace.estimators.unordered import first_two
+from gumtrace.structures.base import Structure
 
 
 class Faulty:
@@ -54,6 +56,25 @@ class FaultyStructure(FaultyScore, E.StructureREINFORCE):
             return value, dist.trace_log_prob(in_order)
         other = dist.sample((self.samples,), generator=generator) if self.fault == "other structure" else value
         return value, dist.log_prob(other)
+
+
+class FaultyUnordered(Faulty, E.UnorderedREINFORCE):
+    def estimate(self, dist, objective, context, generator):
+        drawn = dist.distinct_traces(self.samples, generator=generator)
+        loss = self.evaluate(dist, objective, drawn.traces)
+        first, second, others = first_two(drawn.log_prob, drawn.log_rest[-1], drawn.found)
+        if self.fault == "equal weights":  # as if draws were independent
+            first = torch.full_like(first, 1 / self.samples)
+        if self.fault == "own probabilities":  # normalised over the set
+            first = drawn.log_prob.softmax(0)
+        if self.fault == "own baseline":
+            second = first.expand_as(second)
+        if self.fault == "no rest":  # 1 - p is missing
+            others = torch.ones_like(others)
+        score = loss.detach()
+        score = others * (score - (second * score).sum(1))
+        surrogate = (first * score * dist.trace_log_prob(drawn.traces)).sum(0)
+        return (first * loss).sum(0) + (surrogate - surrogate.detach())
 
 
 class FaultyControl(Faulty):
@@ -121,6 +142,24 @@ class FaultySurrogate(Faulty, E.SurrogateREINFORCE):
         if self.fault == "own baseline of the extra term":
             return cheap - cheap.mean(0)
         return advantage(cheap, True)
+
+
+class FaultyDecision(Faulty, E.DecisionREINFORCE):
+    def _credit(self, dist, trace, terms, expected=None):
+        if self.fault == "own baseline":
+            return super()._credit(dist, trace, terms, expected) * (self.samples - 1) / self.samples
+        if self.fault == "terms before it":  # in place of those after it
+            return advantage(terms.cumsum(-1), True)
+        if self.fault == "no term of its own":
+            return advantage(dist.loss_to_go(trace, terms) - terms, True)
+        if self.fault == "own term twice":
+            return advantage(dist.loss_to_go(trace, terms), True)
+        if self.fault == "order of a chain":
+            return advantage(Structure.loss_to_go(dist, trace, terms), True)
+        if self.fault == "baseline that knows the winner":
+            centred = advantage(terms, True)
+            return dist.loss_to_go(trace, centred) - (0 if expected is None else centred)
+        return super()._credit(dist, trace, terms, expected)
 
 
 class EachItsOwn(torch.nn.Module):

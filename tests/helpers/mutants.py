@@ -34,7 +34,11 @@ FAULTS = {  # name: (file, what is there, the fault)
         "        return e - minimum\n",
         "        return e\n",
     ),
-    "a right child on the left": (f"{CPU}/binary_tree.py", "and i < above:", "and i <= above + 1:"),
+    "a right child on the left": (
+        f"{CPU}/binary_tree.py",
+        "and i < above:",
+        "and i <= above + 1:",
+    ),
     "padding of one more token": (
         f"{STRUCTURES}/description.py",
         "keep & (index < self._lengths",

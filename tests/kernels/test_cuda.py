@@ -113,6 +113,17 @@ def test_maps(geometry, dtype, kind):
 
 
 @every_geometry
+@kinds_for("masked")
+@pytest.mark.slow
+def test_log_probs_and_gains_of_decisions(geometry, dtype, kind):
+    x, (_, _, (winners, links, _)) = rates(geometry, kind, dtype), cpu_traces(geometry, kind, dtype)
+    gains = torch.randn(x.shape, generator=seeded(6), dtype=dtype)
+    near = 1e-4 if dtype == torch.float32 and kind != "wide" else 2e-3 if dtype == torch.float32 else 1e-8
+    expected = cpu.decisions(geometry, x, gains, winners, links)[0]
+    same(cuda.decisions(geometry, *on(DEVICE, x, gains, winners, links))[0], expected, near, near)
+
+
+@every_geometry
 @kinds_for("masked", "wide")
 @pytest.mark.slow
 def test_conditional_gives_the_trace_back(geometry, dtype, kind):

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -42,14 +43,27 @@ print(json.dumps([sorted(name for name in names if name.endswith("Geometry")), l
 root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
 
 
-@pytest.fixture
-def place():
+@contextmanager
+def fresh():
     """A folder that all users can read, with the library in `src` and nothing compiled. pytest's is private."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     shutil.copytree(SOURCE / "gumtrace", folder / "src" / "gumtrace", ignore=shutil.ignore_patterns("__pycache__"))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def place():
+    with fresh() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def after_one():
+    """Such a folder after a first sample, and what that sample said."""
+    with fresh() as folder:
+        yield folder, finish(start(folder))
 
 
 def start(place: Path, drop=False, **environment) -> subprocess.Popen:
@@ -70,8 +84,8 @@ def finish(process: subprocess.Popen) -> tuple[list[str], int, str]:
 
 
 @pytest.mark.slow
-def test_a_first_sample_compiles_one_structure_and_says_so(place):
-    geometries, compiled, said = finish(start(place))
+def test_a_first_sample_compiles_one_structure_and_says_so(after_one):
+    place, (geometries, compiled, said) = after_one
     assert geometries == ["SubsetGeometry"]
     assert 0 < compiled < 40
     assert said.startswith("gumtrace: compiling the sampling kernels of Subset, about 3 s at first use (kept in ")
@@ -80,9 +94,10 @@ def test_a_first_sample_compiles_one_structure_and_says_so(place):
 
 @root
 @pytest.mark.slow
-def test_what_root_compiled_serves_others(place):
+def test_what_root_compiled_serves_others(after_one):
     """With a home that cannot be written, as in a container."""
-    assert finish(start(place))[1] > 0
+    place, (_, compiled, _) = after_one
+    assert compiled > 0
     assert finish(start(place, drop=True)) == ([], 0, "")
 
 

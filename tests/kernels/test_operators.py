@@ -109,6 +109,7 @@ def calls(d):
     seed = torch.tensor([1, 2], device=x.device)
     winners, links = map(rows, d.sample_trace((2,)).rows())
     _, kept = ops.log_prob(*head, x, winners, links)
+    stats = ops.decisions(*head, x, x, winners, links)
     g, totals, z, _ = ops.conditional(*head, x, sizes, winners, links, seed)
     twice, h = x.repeat(2, 1), torch.ones_like(totals, dtype=x.dtype)  # (items, keys), (items, decisions)
     alpha = -totals.to(x.dtype)
@@ -120,6 +121,8 @@ def calls(d):
         ops.indicator: (winners, x.dtype),
         ops.log_prob: (rows(x, True), winners, links),
         ops.log_prob_grad: (rows(x), winners, links, rows(kept), h.sum(-1)),
+        ops.decisions: (rows(x, True), rows(x), winners, links),
+        ops.decisions_grad: (rows(x), rows(x), winners, links, *map(rows, stats), rows(torch.ones_like(stats[0]))),
         ops.log_totals: (rows(twice, True), winners, links),
         ops.to_keys: (winners, links, rows(alpha, True), rows(twice, True), rows(h, True)),
         ops.to_decisions: (winners, links, rows(alpha, True), rows(twice, True), rows(torch.ones_like(g), True)),
@@ -127,6 +130,8 @@ def calls(d):
         ops.conditional: (rows(x, True), sizes, winners, links, seed),
         ops.conditional_grad: (rows(x), winners, links, rows(totals), rows(z), rows(g), rows(torch.ones_like(g))),
     }
+    if d.has_distinct_kernel:
+        found[ops.distinct] = (rows(x), sizes, 6, seed)
     if isinstance(d, gt.Arborescence):
         found[ops.arborescence_heads] = (winners, links)
     return {operator: (*head, *args) for operator, args in found.items()}

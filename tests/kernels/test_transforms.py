@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from operators import MAKE, every_device, every_structure, finite, logits
+from cases import COMPILED
+from operators import every_device, every_structure, finite, logits
 from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
@@ -143,7 +144,7 @@ def test_gradients_are_those_of_backward(make, device, of):
 @pytest.mark.parametrize("name", ["matching", "arborescence", "binary"])
 def test_hessians_in_reverse_mode(name, of):
     x = logits(2)
-    f = of(MAKE[name], MAKE[name](x).sample_trace())
+    f = of(COMPILED[name], COMPILED[name](x).sample_trace())
     expected = torch.autograd.functional.hessian(f, x)
     assert expected.abs().sum() > 0
     torch.testing.assert_close(jacrev(jacrev(f))(x), expected)
@@ -198,7 +199,7 @@ def test_forward_mode_is_refused(way, of, device):
     if way == "compiled jvp" and of is noise_of and torch.__version__.startswith("2.5."):
         pytest.skip("the compiler of torch 2.5 stops at an assertion of its own before it comes to the operator")
     x = logits(3, device=device)
-    f = of(MAKE["tree"], MAKE["tree"](x).sample_trace())
+    f = of(COMPILED["tree"], COMPILED["tree"](x).sample_trace())
     with pytest.raises(NotImplementedError, match="forward-mode"):
         FORWARD[way](f)(x)
 
@@ -206,7 +207,7 @@ def test_forward_mode_is_refused(way, of, device):
 @scripted
 def test_forward_mode_of_other_things_goes_on():
     x, scale = logits(3), torch.tensor(2.0, dtype=torch.float64)
-    f = log_prob_of(MAKE["tree"], MAKE["tree"](x).sample_trace())
+    f = log_prob_of(COMPILED["tree"], COMPILED["tree"](x).sample_trace())
     value, tangent = jvp(lambda s: s * f(x), (scale,), (torch.ones_like(scale),))
     torch.testing.assert_close(value, 2 * tangent)
     assert tangent == f(x)

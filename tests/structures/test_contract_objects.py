@@ -111,6 +111,7 @@ def test_public_names():
         "diagnostics",
         "divergences",
         "estimators",
+        "losses",
         "plotting",
         "relax",
     ]

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 import torch
-from cases import CASES, DISTS, OPENING, RAGGED, small
+from cases import CASES, COMPILED, DISTS, OPENING, RAGGED, small
 from common import seeded
 
 import gumtrace as gt
@@ -39,6 +39,7 @@ def test_the_tests_have_it(structure):
         "DISTS": {type(build()) for build in DISTS.values()},
         "small": {type(item.dist) for item in small()} | {gt.Custom},  # which is the judge there
         "RAGGED": {type(build(torch.zeros([3] * dims))) for dims, build in RAGGED.values()} | {gt.Custom},
+        "COMPILED": {type(build(torch.zeros(2, 4, 4))) for build in COMPILED.values()} | {gt.Custom},  # runs in Python
         "the fuzzer": {description.made for description in FUZZED.values()},
         "the benchmark": {type(timed(case)) for case in TIMED} | {gt.Custom},  # whose time is that of the hooks
     }

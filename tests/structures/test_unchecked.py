@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from operators import EDGES, every_device, logits
+from cases import CYCLE
+from operators import every_device, logits
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gumtrace as gt
@@ -145,16 +146,16 @@ def test_shapes_of_traces_are_always_checked(as_on_cuda):
 
 
 def test_edges_out_of_range_are_refused_where_they_can_be_seen():
-    x = torch.zeros(EDGES.shape[1])
+    x = torch.zeros(CYCLE.shape[1])
     with pytest.raises(ValueError, match="names a node outside"):
-        gt.SpanningTree.from_edges(x, EDGES + 1, 4, validate_args=False)
+        gt.SpanningTree.from_edges(x, CYCLE + 1, 4, validate_args=False)
 
     def sample(x, edges):
         return gt.SpanningTree.from_edges(x, edges, 4, validate_args=False).sample()
 
     compiled = torch.compile(sample, fullgraph=True, backend="aot_eager")
-    assert compiled(x, EDGES).sum() == 3
-    compiled(x, EDGES + 1)  # some forest, but no memory is read that is not its own
+    assert compiled(x, CYCLE).sum() == 3
+    compiled(x, CYCLE + 1)  # some forest, but no memory is read that is not its own
 
 
 def test_backends_say_that_there_is_no_compiler(monkeypatch):

@@ -13,7 +13,7 @@ from cases import CASES, EDGES, every, generator
 from refusals import BATCH, CONSTRUCTORS, HERE, INF, ITEM, NAN, one_bad, refuses, sparse
 
 import gumtrace as gt
-from gumtrace.structures.checks import NotFinite
+from gumtrace.structures import NotFinite
 
 # Logits -----------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gumtrace import cli
-from gumtrace.toy import SIZES, applicable, optimise, problem
+from gumtrace.toy import SIZES, applicable, left_out, optimise, problem
 
 
 @pytest.mark.parametrize("smooth", [True, False])
@@ -37,6 +37,18 @@ def test_command_writes_a_figure(tmp_path, capsys):
     assert cli.main(arguments) == 0
     assert (tmp_path / "matching.png").stat().st_size > 10_000
     assert "T-REINFORCE+" in capsys.readouterr().out
+
+
+def test_estimators_that_take_fewer_samples_are_left_out(tmp_path, capsys):
+    p = problem("permutation", size=3)
+    assert left_out(p, 12) == {}
+    assert left_out(p, 16) == {"U-REINFORCE+": 12}
+    assert {*applicable(p, 12)} - {*applicable(p, 16)} == {"U-REINFORCE+"}
+    for build in applicable(p, 16).values():
+        build()
+    arguments = ["toy", "permutation", "--iterations", "1", "--seeds", "1", "--samples", "16", "--rough"]
+    assert cli.main([*arguments, "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("Without U-REINFORCE+, which takes at most 12 samples.\n")
 
 
 @pytest.mark.parametrize("given", [["--seeds", "0"], ["--samples", "0"], ["--iterations", "-3"], ["--seeds", "two"]])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gumtrace.cli.arguments import positive
 from gumtrace.extras import require
-from gumtrace.toy import SIZES, Curve, applicable, optimise, problem
+from gumtrace.toy import SIZES, Curve, applicable, left_out, optimise, problem
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +22,8 @@ def run(args: argparse.Namespace) -> int:
     require("matplotlib", "plot")
     p = problem(args.structure, smooth=not args.rough)
     builds = applicable(p, args.samples)
+    for name, most in left_out(p, args.samples).items():
+        print(f"Without {name}, which takes at most {most} samples.")
     curves: list[Curve] = []
     every = max(args.iterations // 10, 1)
     tqdm = require("tqdm", "cli").tqdm

@@ -14,9 +14,9 @@ from gumtrace.relaxations import has_relaxation, relax
 from gumtrace.structures.base import Structure
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}  # half types are computed in float32
-CUSTOM, GRAPHS = "Custom", "BatchedSpanningTree"
+CUSTOM, GRAPHS, LINKED = "Custom", "BatchedSpanningTree", "ConstrainedForest"
 SOFT = "Permutation"  # has a relaxation as a matrix only
-NAMES = (*STRUCTURES, GRAPHS, CUSTOM)
+NAMES = (*STRUCTURES, GRAPHS, LINKED, CUSTOM)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,17 +58,20 @@ def make(name: str, dtype: torch.dtype) -> Structure:
     if name == GRAPHS:
         logits, edges = torch.zeros(4, dtype=dtype, requires_grad=True), torch.tensor([[0, 1, 2, 3], [1, 2, 0, 4]])
         return gt.BatchedSpanningTree(logits, edges, 5, batch=torch.tensor([0, 0, 0, 1, 1]))
+    if name == LINKED:
+        return gt.ConstrainedForest(torch.zeros(2, 3, 3, dtype=dtype, requires_grad=True), components=2)
     instance = prepare(Case(name, STRUCTURES[name].tiny), 2, dtype=dtype)
     logits = instance.logits.requires_grad_()
     return gt.Permutation(logits, matrix=True) if name == SOFT else instance.make(logits)
 
 
 def use(dist: Structure) -> None:
-    """Everything that has a kernel: samples, log-probabilities, noise given the trace, soft values, means, and
-    two derivatives of each, which control variates need."""
+    """Everything that has a kernel: samples with and without replacement, log-probabilities, noise given the trace,
+    soft values, means, and two derivatives of each, which control variates need."""
     trace = dist.sample_trace()
     _ = trace.value
     _differentiate(dist.trace_log_prob(trace), dist.logits)
+    dist.distinct_traces(2)
     noise = dist.perturb()
     dist.trace(noise.detach())
     _differentiate(dist.conditional(trace), dist.logits)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from gumtrace.estimators.losses import Objective, losses, objective_on
+from gumtrace.estimators.objectives import Objective, losses, objective_on
 from gumtrace.structures.base import Structure
 from gumtrace.structures.finite import TooManyTraces, group_by_value
 from gumtrace.structures.joint import as_structure

@@ -3,12 +3,15 @@
 from gumtrace.estimators.base import Estimator
 from gumtrace.estimators.control import REBAR, RELAX
 from gumtrace.estimators.critics import MatrixCritic, VectorCritic
+from gumtrace.estimators.decision import DecisionREINFORCE
 from gumtrace.estimators.hard import IMLE, MarginalStraightThrough
 from gumtrace.estimators.mlp_surrogate import MLPSurrogate
 from gumtrace.estimators.relaxed import GumbelRao, StochasticSoftmax, StraightThrough
 from gumtrace.estimators.score import NoiseREINFORCE, StructureREINFORCE, TraceREINFORCE
 from gumtrace.estimators.surrogate import SurrogateREINFORCE
 from gumtrace.estimators.surrogates import LinearSurrogate, PairwiseSurrogate
+from gumtrace.estimators.terms import DecisionGains, DecisionTerms
+from gumtrace.estimators.unordered import UnorderedREINFORCE
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     cls.__name__: cls
@@ -16,6 +19,8 @@ ESTIMATORS: dict[str, type[Estimator]] = {
         NoiseREINFORCE,
         TraceREINFORCE,
         StructureREINFORCE,
+        UnorderedREINFORCE,
+        DecisionREINFORCE,
         SurrogateREINFORCE,
         RELAX,
         REBAR,
@@ -33,6 +38,9 @@ __all__ = [
     "IMLE",
     "REBAR",
     "RELAX",
+    "DecisionGains",
+    "DecisionREINFORCE",
+    "DecisionTerms",
     "Estimator",
     "GumbelRao",
     "LinearSurrogate",
@@ -46,5 +54,6 @@ __all__ = [
     "StructureREINFORCE",
     "SurrogateREINFORCE",
     "TraceREINFORCE",
+    "UnorderedREINFORCE",
     "VectorCritic",
 ]

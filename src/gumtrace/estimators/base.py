@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.distributions import Distribution
 
-from gumtrace.estimators.losses import Objective, losses, objective_on
+from gumtrace.estimators.objectives import Objective, losses, objective_on
 from gumtrace.relaxations import has_relaxation
 from gumtrace.relaxations.transforms import refuse_transforms
 from gumtrace.structures import checks
@@ -83,6 +83,15 @@ class Estimator(nn.Module):
     calls_per_sample: ClassVar[int] = 1
     """How often the objective is evaluated for each sample."""
 
+    weighted: ClassVar[bool] = False
+    """Whether its samples have weights: the loss is then not their plain mean."""
+    most_samples: ClassVar[int | None] = None
+    """The largest `samples`, where there is one."""
+    on_host: ClassVar[bool] = False
+    """Whether it computes something on the host, so that a CUDA graph cannot record it."""
+    for_terms: ClassVar[bool] = False
+    """Whether it is for objectives that are sums over decisions, and for any other what its base class is."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "__init__" in vars(cls):
@@ -91,7 +100,7 @@ class Estimator(nn.Module):
     @_with_keywords
     def __init__(self, *, samples: int = 1):
         super().__init__()
-        self.samples = checked_count(type(self).__name__, "samples", samples)
+        self.samples = checked_count(type(self).__name__, "samples", samples, most=self.most_samples)
 
     @classmethod
     def settings(cls) -> dict[str, Any]:
@@ -215,9 +224,11 @@ def _reaches(start: Node | None, node: Node) -> bool:
     return False
 
 
-def checked_count(name: str, what: str, count: int, least: int = 1) -> int:
+def checked_count(name: str, what: str, count: int, least: int = 1, most: int | None = None) -> int:
     if checks.integer(name, what, count) < least:
         raise ValueError(f"{name}: {what} must be at least {least}, got {count}")
+    if most is not None and count > most:
+        raise ValueError(f"{name}: {what} must be at most {most}, got {count}")
     return int(count)
 
 

@@ -5,11 +5,14 @@ E- ≥ T- ≥ X-REINFORCE.
 """
 
 import warnings
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from gumtrace.estimators.base import Estimator, Objective, advantage, checked_leave_one_out
+from gumtrace.estimators.objectives import OnTrace
+from gumtrace.estimators.terms import DecisionTerms
 from gumtrace.structures.base import Structure
 from gumtrace.traces.trace import Trace
 
@@ -84,7 +87,8 @@ class StructureREINFORCE(ScoreEstimator):
     """X-REINFORCE: the score of the structure itself. The least variance of the three, if `dist.log_prob` is tractable.
 
     The loss must be a function of the structure. With `on="trace"` it could depend on the order of choice as well: such
-    a loss needs `TraceREINFORCE`, here its gradient would be biased.
+    a loss needs `TraceREINFORCE`, here its gradient would be biased. No check can tell in general; `DecisionTerms` and
+    `DecisionGains`, whose terms belong to places in the order, are refused unless a structure has one trace.
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 4, requires_grad=True)
@@ -104,6 +108,18 @@ class StructureREINFORCE(ScoreEstimator):
         except (NotImplementedError, ValueError):
             return False
         return True
+
+    def surrogate_loss(
+        self, dist: Structure, objective: Any, context: Tensor | None, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        given = objective.objective if isinstance(objective, OnTrace) else objective
+        if isinstance(given, DecisionTerms) and not dist.one_to_one:
+            raise ValueError(
+                f"StructureREINFORCE: a {type(given).__name__} may depend on the order of decisions, of which the "
+                "score of the structure knows nothing: the gradient would be biased; take DecisionREINFORCE or "
+                "TraceREINFORCE, or write a sum that does not depend on the order as a function of the value"
+            )
+        return super().surrogate_loss(dist, cast(Any, objective), context, generator)
 
     def draw(self, dist, generator):
         trace = dist.sample_trace((self.samples,), generator=generator)

@@ -141,6 +141,24 @@ class BatchedSpanningTreeGeometry(NamedTuple):
     default_size = 0
 
 
+class ConstrainedForestGeometry(NamedTuple):
+    """Forests under constraints. An item's size is the number of its constraints, which its trace has as the link.
+
+    A row of constraints: who may not be joined (n n), the must-linked group of each node (n), how many nodes.
+    """
+
+    keys: int
+    decisions: int
+    winner_slots: int
+    link_slots: int
+    nodes: int
+    components: int
+    constraints: Any  # (items, n n + n + 1) int32 on the CPU
+    code = 9
+    module = "constrained_forest"
+    default_size = 0
+
+
 Geometry = (
     SubsetGeometry
     | PermutationGeometry
@@ -151,9 +169,11 @@ Geometry = (
     | BinaryTreeGeometry
     | CustomGeometry
     | BatchedSpanningTreeGeometry
+    | ConstrainedForestGeometry
 )
 _CLASSES = Geometry.__args__  # in the order of their codes
-GivenByEdges = SparseSpanningTreeGeometry, BatchedSpanningTreeGeometry  # torch.compile of torch 2.5 knows no unions
+# Whose last field is a tensor. No union: torch.compile of torch 2.5 knows none.
+WithTensor = SparseSpanningTreeGeometry, BatchedSpanningTreeGeometry, ConstrainedForestGeometry
 
 
 def subset(d: int, k: int) -> SubsetGeometry:
@@ -183,6 +203,11 @@ def graph_batch(nodes: int, components: int, edges: Tensor) -> BatchedSpanningTr
     return BatchedSpanningTreeGeometry(edges.shape[2] - 1, steps, steps, 1, nodes, components, edges)
 
 
+def constrained_forest(nodes: int, components: int, constraints: Tensor) -> ConstrainedForestGeometry:
+    steps = max(nodes - components, 0)
+    return ConstrainedForestGeometry(nodes * nodes, steps, steps, 1, nodes, components, constraints)
+
+
 def arborescence(nodes: int, root: int = 0) -> ArborescenceGeometry:
     """A slot for each node and each cycle that can be contracted."""
     slots = max(nodes, 2 * nodes - 2)
@@ -199,9 +224,9 @@ def recursion(keys: int, decisions: int = 0, groups: int = 0) -> CustomGeometry:
 
 
 def flatten_geometry(geometry: Geometry) -> tuple[list[int], Tensor | None]:
-    """Numbers and edges, as operators of torch take them."""
-    if isinstance(geometry, GivenByEdges):
-        return [geometry.code, *geometry[:-1]], geometry.edges
+    """Numbers, and edges or constraints, as operators of torch take them."""
+    if isinstance(geometry, WithTensor):
+        return [geometry.code, *geometry[:-1]], geometry[-1]
     return [geometry.code, *geometry], None
 
 

@@ -49,11 +49,21 @@ def _empty_trace(geometry: Geometry, like: Tensor, items) -> tuple[Tensor, Tenso
     return winners, links, like.new_empty(items, dtype=torch.int8)
 
 
+def _empty_distinct(geometry: Geometry, like: Tensor, items) -> tuple[Tensor, ...]:
+    winners, links, status = _empty_trace(geometry, like, items)
+    return winners, links, *(like.new_empty(items) for _ in range(3)), status
+
+
 def _empty_log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor) -> tuple[Tensor, Tensor]:
     items, served = winners.shape[0], getattr(backend(logits.device.type), "served", None)
     if served is not None and served(geometry):
         return logits.new_empty(items), logits.new_empty(items, geometry.decisions)
     return logits.new_empty(items), logits.new_empty(items, 2, geometry.decisions, dtype=torch.float64)
+
+
+def _empty_decisions(geometry: Geometry, logits: Tensor, gains, winners: Tensor, links: Tensor):
+    stats = logits.new_empty(winners.shape[0], 2, geometry.decisions)
+    return stats, _empty_log_prob(geometry, logits, winners, links)[1]
 
 
 def _empty_conditional(geometry: Geometry, logits: Tensor, sizes, winners: Tensor, links, seed):
@@ -86,6 +96,12 @@ sample = Operator(
     [ITEMS] * 3,
     lambda geometry, x, sizes, items, seed: _empty_trace(geometry, x, items),
 )
+distinct = Operator(
+    "distinct",
+    {"logits": ROWS, "sizes": SIZES, "items": NUMBER, "seed": SEED},
+    [ITEMS] * 6,
+    lambda geometry, x, sizes, items, seed: _empty_distinct(geometry, x, items),
+)
 indicator = Operator(
     "indicator",
     {"winners": ITEMS, "dtype": DTYPE},
@@ -102,6 +118,13 @@ log_prob = Operator("log_prob", {"logits": ROWS, **TRACE}, [ITEMS] * 2, _empty_l
 log_prob_grad = Operator(
     "log_prob_grad",
     {"logits": ROWS, **TRACE, "kept": ITEMS, "grad": ITEMS},
+    [ROWS],
+    lambda geometry, x, *rest: x.new_empty(x.shape),
+)
+decisions = Operator("decisions", {"logits": ROWS, "gains": ROWS, **TRACE}, [ITEMS] * 2, _empty_decisions)
+decisions_grad = Operator(
+    "decisions_grad",
+    {"logits": ROWS, "gains": ROWS, **TRACE, "stats": ITEMS, "kept": ITEMS, "grad": ITEMS},
     [ROWS],
     lambda geometry, x, *rest: x.new_empty(x.shape),
 )
@@ -168,6 +191,30 @@ def _log_prob_backward(ctx, grad, _):
         won = _won(ctx.geometry, winners, links).to(x.dtype)
         grad = _sum_samples(won * grad[:, None] - lost, logits.shape[0])
     return None, None, grad, None, None
+
+
+def _save_decisions(ctx, inputs, output):
+    geometry, edges, *tensors = inputs
+    ctx.geometry = geometry, edges
+    ctx.save_for_backward(*tensors, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _decisions_backward(ctx, grad, _):
+    if grad is None:
+        return (None,) * 6
+    logits, gains, winners, links, stats, kept = ctx.saved_tensors
+    if not torch.is_grad_enabled() and hasattr(backend(logits.device.type), "decisions_grad"):
+        to_logits = decisions_grad(*ctx.geometry, logits, gains, winners, links, stats, kept, grad)
+        return None, None, to_logits, None, None, None
+    x, gain = (repeat(rows, winners.shape[0]) for rows in (logits, gains))
+    totals = log_totals(*ctx.geometry, x, winners, links)
+    means = to_decisions(*ctx.geometry, winners, links, -totals, x, gain)
+    to_chances, to_means = grad.unbind(1)
+    lost = to_keys(*ctx.geometry, winners, links, -totals, x, to_chances + to_means * means)
+    gained = gain * to_keys(*ctx.geometry, winners, links, -totals, x, to_means)
+    won = _at_winners(ctx.geometry, winners, links, to_chances)
+    return None, None, _sum_samples(won + gained - lost, logits.shape[0]), None, None, None
 
 
 def _save_conditional(ctx, inputs, output):
@@ -241,6 +288,7 @@ def _to_decisions_backward(ctx, grad):
 
 perturb.register_autograd(_perturb_backward, setup_context=_save_perturb)
 log_prob.register_autograd(_log_prob_backward, setup_context=_save_log_prob)
+decisions.register_autograd(_decisions_backward, setup_context=_save_decisions)
 conditional.register_autograd(_conditional_backward, setup_context=_save_conditional)
 log_totals.register_autograd(_log_totals_backward, setup_context=_save_log_totals)
 log_spread.register_autograd(_log_spread_backward, setup_context=_save_log_spread)
@@ -257,6 +305,16 @@ def _won(geometry: tuple[list[int], Tensor | None], winners: Tensor, links: Tens
     won = winners.new_zeros(winners.shape[0], g.keys + 1, dtype=torch.bool)
     none = (winners < 0) | (winners > g.keys)  # anyone may write into a trace
     return won.scatter(-1, torch.where(none, g.keys, winners).long(), True)[:, : g.keys]
+
+
+def _at_winners(geometry: tuple[list[int], Tensor | None], winners: Tensor, links: Tensor, h: Tensor) -> Tensor:
+    """Numbers of decisions (items, decisions) at the keys that won them, (items, keys); 0 at the others."""
+    g = unflatten_geometry(*geometry)
+    if isinstance(g, BinaryTreeGeometry):
+        return torch.where(links > -2, h, 0.0)
+    none = (winners < 0) | (winners >= g.keys)
+    at = torch.where(none, g.keys, winners).long()
+    return h.new_zeros(winners.shape[0], g.keys + 1).scatter_add(-1, at, h)[:, : g.keys]
 
 
 def repeat(logits: Tensor, items: int) -> Tensor:

@@ -1,14 +1,18 @@
 """One file per structure, all in the same order; `base` holds what they share, `custom` the paper's general algorithm.
 
 The lists below are the only ones: `gumtrace` exports these names; the explorer, the site and the tests go through
-`ALL`, where those of graphs given by edges belong to the dense ones.
+`ALL`, where those of graphs given by edges, and those under constraints, belong to the dense ones. Beside them are the
+errors that structures raise, each a ValueError.
 """
 
 from gumtrace.structures.arborescence import Arborescence
 from gumtrace.structures.base import Structure
 from gumtrace.structures.batched_spanning_tree import BatchedSpanningTree
 from gumtrace.structures.binary_tree import BinaryTree
+from gumtrace.structures.checks import NotFinite as NotFinite
+from gumtrace.structures.constrained_forest import ConstrainedForest
 from gumtrace.structures.custom import Custom
+from gumtrace.structures.finite import TooManyTraces as TooManyTraces
 from gumtrace.structures.matching import Matching
 from gumtrace.structures.permutation import Permutation
 from gumtrace.structures.spanning_tree import SpanningTree
@@ -19,6 +23,7 @@ __all__ = [
     "Arborescence",
     "BatchedSpanningTree",
     "BinaryTree",
+    "ConstrainedForest",
     "Custom",
     "Matching",
     "Permutation",

@@ -94,6 +94,15 @@ class Arborescence(Structure):
         racing[..., self.root : self.root + 1] = False  # a slice: a graph without nodes has no such column
         return racing
 
+    def loss_to_go(self, trace: Trace, terms: Tensor) -> Tensor:
+        """Of each decision: its term and those of the supernodes around it, in jumps of 1, 2, 4, … of them."""
+        around = trace.links.long()
+        for _ in range(terms.shape[-1].bit_length()):
+            inside, at = around >= 0, around.clamp(min=0)
+            terms = terms + torch.where(inside, terms.gather(-1, at), 0.0)
+            around = torch.where(inside, around.gather(-1, at), -1)
+        return terms
+
     def _decision_counts(self) -> Tensor:
         return (self.node_counts - 1).clamp(min=0)
 

@@ -10,12 +10,12 @@ from gumtrace.kernels import ops
 from gumtrace.kernels.geometry import NOT_A_NUMBER, flatten_geometry
 from gumtrace.kernels.operators import is_traced
 from gumtrace.structures import checks
-from gumtrace.structures.finite import Finite
+from gumtrace.structures.distinct import WithoutReplacement
 from gumtrace.traces import formula
 from gumtrace.traces.trace import Trace, _Owner
 
 
-class Structure(Finite):
+class Structure(WithoutReplacement):
     """A random structure: the output of an algorithm that reads exponential noise through argmins only.
 
     Args common to all structures:
@@ -198,6 +198,30 @@ class Structure(Finite):
         """log Λ of every decision, sample + batch + decisions; 0 where there was none."""
         self._check_trace(trace)
         return formula.decision_log_totals(self._rows(), trace).reshape(*trace.shape, trace.layout.geometry.decisions)
+
+    def decision_log_prob(self, trace: Trace) -> Tensor:
+        """log P of every decision given those before it, sample + batch + decisions; 0 where there was none. Their sum
+        is `trace_log_prob`."""
+        rows = self._rows()
+        return self._decisions(trace, rows, torch.zeros_like(rows))[0]
+
+    def _decision_gains(self, trace: Trace, gains: Tensor) -> tuple[Tensor, Tensor]:
+        """`decision_log_prob`, and the mean gain of the keys that raced in each decision, weighted by their chances to
+        win it; 0 where there was none. Both are differentiable to the logits, for fixed gains (*batch, *keys)."""
+        if not checks.broadcasts(gains.shape, self._x.shape):
+            wrong = f"gains of shape {tuple(gains.shape)} do not fit batch + keys {tuple(self._x.shape)}"
+            raise ValueError(f"{type(self).__name__}: {wrong}")
+        rows = self._rows()
+        gains = torch.where(self.racing, gains.detach().to(rows.dtype), 0.0)  # padding may hold anything
+        if self._validate_args:
+            checks.finite_gains(type(self).__name__, gains, self.batch_shape)
+        return self._decisions(trace, rows, gains.reshape(rows.shape))
+
+    def _decisions(self, trace: Trace, rows: Tensor, gains: Tensor) -> tuple[Tensor, Tensor]:
+        self._check_trace(trace)
+        both = formula.decisions(rows, gains, trace)  # (items, 2, decisions)
+        log_prob, means = both.unbind(1)
+        return log_prob.reshape(*trace.shape, both.shape[-1]), means.reshape(*trace.shape, both.shape[-1])
 
     def noise_log_prob(self, noise: Tensor) -> Tensor:
         """log p(G): a product of Gumbel densities over the keys that race."""

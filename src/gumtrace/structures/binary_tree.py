@@ -15,6 +15,7 @@ from gumtrace.structures.base import Structure
 from gumtrace.structures.replay import Choose, every_run
 from gumtrace.structures.support import Support
 from gumtrace.structures.words import Words
+from gumtrace.traces import formula
 from gumtrace.traces.trace import Layout, Trace
 
 
@@ -33,8 +34,11 @@ class BinaryTree(Structure):
     """
 
     has_log_prob = True
+    has_distinct_kernel = True
+    one_to_one = True
     is_indicator = False
     directed = True
+    decisions_are_keys = True
     drawing = "gumtrace.plotting.graphs:binary_tree"
     panel = "gumtrace.plotting.panels:tokens"
     story = "gumtrace.explore.rows:BinaryTreeStory"
@@ -67,6 +71,11 @@ class BinaryTree(Structure):
         """log P(X), the log-probability of the one trace that gives X."""
         links = value.int()
         return self.trace_log_prob(Trace(self._layout, links[..., :0], links, self._owner))
+
+    def loss_to_go(self, trace: Trace, terms: Tensor) -> Tensor:
+        """Of each decision: the terms of its subtree, of the tokens that raced in it."""
+        rows = terms.reshape(trace.shape.numel(), terms.shape[-1])
+        return formula.sum_racing(trace, rows).reshape(terms.shape)
 
     def _decision_counts(self) -> Tensor:
         return self.racing.sum(-1)

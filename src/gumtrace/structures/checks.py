@@ -94,6 +94,20 @@ def same_layout(name: str, ours: Layout, trace: Trace, may_sync: bool) -> None:
         raise ValueError(f"{name}: the trace has {slots} slots for choices and links, which does not match its layout")
 
 
+def finite_gains(name: str, gains: Tensor, batch_shape: torch.Size) -> None:
+    """gains (*batch, *keys): that of an improbable key is part of a mean though the key never wins."""
+    bad = gains.isfinite().logical_not().flatten().nonzero()
+    if len(bad) == 0:
+        return
+    first, keys = int(bad[0]), gains.shape[len(batch_shape) :]
+    item, flat = divmod(first, keys.numel())
+    index = tuple(int(i) for i in np.unravel_index(flat, tuple(keys)))
+    key = index[0] if len(index) == 1 else index
+    raise NotFinite(
+        f"{name}: the gain of key {key} of {item_name(item, batch_shape)} is {gains.flatten()[first].item()}"
+    )
+
+
 def within(x: Tensor, low: int, high: int) -> bool:
     """low <= x < high everywhere."""
     return x.numel() == 0 or bool((x.min() >= low) & (x.max() < high))

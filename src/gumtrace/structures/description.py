@@ -1,6 +1,6 @@
 """The description of a structure: its own file overrides what differs, and no other module checks its type."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, ClassVar, cast
 
@@ -24,9 +24,13 @@ class Description(Distribution):
 
     settings: ClassVar[Sequence[str]] = ()  # attributes, besides lengths, that make it another distribution
     has_log_prob: bool = False  # whether `log_prob` of a structure is known
+    has_distinct_kernel: ClassVar[bool] = False  # whether a kernel draws its distinct traces
     directed: ClassVar[bool] = False  # whether its edges have a direction
     is_indicator: bool = True  # a value is 0/1 over the keys: 1 for those that are chosen
     symmetric: bool = False  # keys (u, v) and (v, u) are one edge: values and critics' noise are symmetric matrices
+    maximises_sum: ClassVar[bool] = False  # its first m winners have the largest sum of G of m keys that it can choose
+    decisions_are_keys: ClassVar[bool] = False  # decision b is the one that key b won: the winner says which it is
+    one_to_one: bool = False  # a value has one trace, which says no more than the value
     relaxations: ClassVar[Sequence[str]] = ()  # kinds that `gumtrace.relax` takes, the default first
     drawing: ClassVar[str] = "gumtrace.plotting.rows:decisions"  # of a trace: (axes, words, chances of keys)
     panel: ClassVar[str] = "gumtrace.plotting.panels:keys"  # of a decision: (axes, panel, caption)
@@ -98,6 +102,11 @@ class Description(Distribution):
         what its own `_pack` takes. For enumeration."""
         raise NotImplementedError
 
+    def _run_on_rates(self, choose: Callable[[Sequence[int], Sequence[float]], int]) -> Any:
+        """`_run_with`, where `choose` gets the log-rates of all keys, too."""
+        log_rates = cast(Any, self).log_rates.detach().double().flatten().tolist()
+        return self._run_with(lambda keys: choose(keys, log_rates))
+
     def _run_a_value(self) -> Iterator[Any] | None:
         """Runs of an unbatched item that give each structure once, and None for those that led nowhere; None in place
         of all of them if only the list of all runs is known."""
@@ -144,6 +153,10 @@ class Description(Distribution):
         """log P(X) of values sample + batch + event, where `has_log_prob`; -inf for those that cannot be."""
         raise NotImplementedError
 
+    def loss_to_go(self, trace: Trace, terms: Tensor) -> Tensor:
+        """Of each decision: its own term and those of the decisions after it, sample + batch + decisions."""
+        return terms.flip(-1).cumsum(-1).flip(-1)
+
     # Comparisons -----------------------------------------------------------------------------------
 
     def mismatch(self, other: "Description") -> str | None:
@@ -159,6 +172,11 @@ class Description(Distribution):
         if list(map(type, self._layout.algorithms)) != list(map(type, other._layout.algorithms)):
             return f"{self} and {other} run different algorithms"
         return None
+
+    @property
+    def unconstrained(self) -> "Description":
+        """The same distribution without constraints; itself where it has none."""
+        return self
 
     def _item_lengths(self) -> Tensor | int:
         return self._max_length(self.key_shape) if self._lengths is None else self._lengths

@@ -151,6 +151,10 @@ class Finite(Description):
         )
         return Trace(self._layout, choices, links, self._owner)
 
+    def _pack_runs(self, runs: list, shape: torch.Size) -> Trace:
+        """The trace of runs of `_run_on_rates`."""
+        return self._pack(runs, shape)
+
     def _stack_traces(self, traces: Sequence[Trace], batch_shape: torch.Size) -> Trace:
         """Traces (n, ...) of the items of a batch, one after the other, as traces (n, *batch, ...)."""
         rows = zip(*((trace.choices, trace.links) for trace in traces), strict=True)

@@ -1,6 +1,6 @@
 """Several structures for one loss: `torch.distributions.Independent` of a structure, as estimators take it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import product
 from typing import Any, cast
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent
 
 from gumtrace.structures.base import Structure
+from gumtrace.structures.distinct import Distinct, distinct_traces
 from gumtrace.structures.replay import Choose, every_run
 from gumtrace.traces.trace import Trace
 
@@ -90,7 +91,17 @@ class Joint(Independent):
     def enumerate_traces(self) -> Trace:
         """Every combination of traces of one item."""
         runs = list(every_run(self._run_with))
-        return self.base_dist._pack([one for run in runs for one in run], torch.Size([len(runs)]) + self._structures)
+        return self._pack_runs(runs, torch.Size([len(runs)]))
+
+    def _pack_runs(self, runs: list, shape: torch.Size) -> Trace:
+        return self.base_dist._pack([one for run in runs for one in run], shape + self._structures)
+
+    def distinct_traces(self, count: int, *, generator: torch.Generator | None = None) -> Distinct:
+        """Of an item's structures together: one of them at least differs."""
+        return distinct_traces(cast(Structure, self), count, generator)
+
+    def _run_on_rates(self, choose: Callable[[Sequence[int], Sequence[float]], int]) -> tuple:
+        return tuple(structure._run_on_rates(choose) for structure in self._each)
 
     def _run_with(self, choose: Choose) -> tuple:
         """The run of each structure, one after the other."""
@@ -114,6 +125,14 @@ class Joint(Independent):
     @property
     def is_indicator(self) -> bool:
         return self.base_dist.is_indicator
+
+    @property
+    def has_distinct_kernel(self) -> bool:
+        return False  # one structure at a time
+
+    @property
+    def one_to_one(self) -> bool:
+        return self.base_dist.one_to_one
 
     @property
     def symmetric(self) -> bool:

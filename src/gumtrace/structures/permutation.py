@@ -37,6 +37,8 @@ class Permutation(Structure):
     """
 
     has_log_prob = True
+    has_distinct_kernel = True
+    one_to_one = True
     is_indicator = False
     relaxations = ("sinkhorn",)
     drawing = "gumtrace.plotting.rows:permutation"

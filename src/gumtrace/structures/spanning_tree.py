@@ -4,7 +4,7 @@ stop:  `components` parts are left                          split:  one race of 
 map:   the winner joins two parts, edges inside them leave  combine:  the set of winners
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -44,6 +44,7 @@ class SpanningTree(Structure):
     settings = ("components",)
     has_log_prob = True
     symmetric = True
+    maximises_sum = True
     relaxations = ("matrix-tree",)
     drawing = "gumtrace.plotting.graphs:spanning_tree"
     panel = "gumtrace.plotting.panels:edges"
@@ -117,6 +118,27 @@ class SpanningTree(Structure):
         edge_index = torch.tensor(ends, dtype=torch.long, device=logits.device).reshape(-1, 2).T
         return cls.from_edges(logits, edge_index, len(number), components, mask=mask, validate_args=validate_args)
 
+    def constrained(self, must_link: Tensor | None = None, cannot_link: Tensor | None = None) -> "SpanningTree":
+        """The same forests under constraints, a `ConstrainedForest`: bool (..., n, n), pairs of nodes that must be in
+        one tree, and pairs that cannot be.
+
+        >>> far = torch.tensor([[False, True], [False, False]])
+        >>> SpanningTree(torch.zeros(2, 2), components=2).constrained(cannot_link=far).sample()
+        tensor([[0., 0.],
+                [0., 0.]])
+        """
+        from gumtrace.structures.constrained_forest import ConstrainedForest
+
+        return ConstrainedForest(
+            self.logits,
+            self.components,
+            must_link=must_link,
+            cannot_link=cannot_link,
+            mask=~self._x.detach().isneginf(),
+            lengths=self._lengths,
+            validate_args=self._validate_args,
+        )
+
     @property
     def support(self):  # type: ignore[override]
         return ForestSupport(self.racing, self.node_counts, self.components)
@@ -169,7 +191,7 @@ class SpanningTree(Structure):
         whole = (value.triu(1) > 0.5).flatten(-2).sum(-1) == self.node_counts - self.components
         return torch.where(whole, log_prob, -torch.inf)
 
-    def _decision_counts(self) -> Tensor:
+    def _decision_counts(self) -> Tensor | None:
         return self.node_counts - self.components
 
     def _run_with(self, choose: Choose):
@@ -185,7 +207,7 @@ class SpanningTree(Structure):
             racing = [key for key in racing if part[ends[key][0]] != part[ends[key][1]]]
         return winners, []
 
-    def _run_a_value(self):
+    def _run_a_value(self) -> Iterator[Any] | None:
         return every_set(self._run_with)
 
     def _count_values(self):

@@ -57,6 +57,12 @@ class SparseSpanningTree(SpanningTree):
             raise ValueError(f"SparseSpanningTree: logits {tuple(logits.shape)} do not fit {edge_index.shape[1]} edges")
         Structure.__init__(self, logits, 1, mask, lengths, validate_args)
 
+    def constrained(self, must_link=None, cannot_link=None):
+        raise NotImplementedError(
+            f"{type(self).__name__}: only dense graphs take must-links and cannot-links; make a SpanningTree of logits "
+            "(*B, n, n), with -inf where there is no edge"
+        )
+
     @property
     def support(self):  # type: ignore[override]
         return SparseForestSupport(self.racing, self._edges, self.node_counts, self.components)

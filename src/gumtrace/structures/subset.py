@@ -43,6 +43,8 @@ class Subset(Structure):
     _per_item = ("_sizes", "_lengths", "k")
     settings = ("k",)
     has_log_prob = True
+    maximises_sum = True
+    has_distinct_kernel = True
     relaxations = ("expfamily", "euclidean", "categorical", "binary")
     drawing = "gumtrace.plotting.rows:subset"
     panel = "gumtrace.plotting.panels:bars"

@@ -94,10 +94,24 @@ def problem(name: str, *, size: int | None = None, smooth: bool = True, seed: in
 
 
 def applicable(p: Problem, samples: int = 8) -> dict[str, Callable[[], Estimator]]:
-    """Estimators of the problem by label, each for about `samples` objective calls per iteration."""
-    dist = p.dist
-    fitting = [cls for cls in ESTIMATORS.values() if cls.supports(dist) and (p.smooth or not cls.differentiates)]
-    return {cls.label: partial(_build, cls, p, samples) for cls in fitting}
+    """Estimators of the problem by label, each for about `samples` objective calls per iteration; without those of
+    `left_out`."""
+    few = left_out(p, samples)
+    return {cls.label: partial(_build, cls, p, samples) for cls in _fitting(p) if cls.label not in few}
+
+
+def left_out(p: Problem, samples: int) -> dict[str, int]:
+    """Estimators that would apply, but do not take as many samples: the most that they take, by label."""
+    most = [(cls, cls.most_samples) for cls in _fitting(p)]
+    return {cls.label: number for cls, number in most if number is not None and _runs(cls, samples) > number}
+
+
+def _fitting(p: Problem) -> list[type[Estimator]]:
+    return [cls for cls in ESTIMATORS.values() if cls.supports(p.dist) and (p.smooth or not cls.differentiates)]
+
+
+def _runs(cls: type[Estimator], samples: int) -> int:
+    return max(samples // cls.calls_per_sample, 1)
 
 
 def _build(cls: type[Estimator], p: Problem, samples: int) -> Estimator:
@@ -107,6 +121,6 @@ def _build(cls: type[Estimator], p: Problem, samples: int) -> Estimator:
     def surrogate() -> nn.Module:
         return (PairwiseSurrogate if p.entries <= _PAIRWISE else LinearSurrogate)(forget=1.0)
 
-    runs = max(samples // cls.calls_per_sample, 1)
+    runs = _runs(cls, samples)
     settings = {"samples": runs, "leave_one_out": runs > 1, "draws": 4, "extra": 512}
     return cls.from_settings(settings, critic=critic, surrogate=surrogate)

@@ -36,6 +36,18 @@ def decision_log_totals(logits: Tensor, trace: Trace) -> Tensor:
     return ops.log_totals(*flatten_geometry(trace.layout.geometry), ops.repeat(logits, len(winners)), winners, links)
 
 
+def decisions(logits: Tensor, gains: Tensor, trace: Trace) -> Tensor:
+    """log P of every decision, and Σ_k λ_k gain_k / Λ_b over its racing keys, (items, 2, decisions); 0 where there is
+    no decision. gains (batch, keys)."""
+    return ops.decisions(*flatten_geometry(trace.layout.geometry), logits, gains, *trace.rows())[0]
+
+
+def sum_racing(trace: Trace, h: Tensor) -> Tensor:
+    """A h, (items, decisions): of each decision, the sum of numbers (items, keys) over its racing keys."""
+    zeros = h.new_zeros(len(h), trace.layout.geometry.decisions)
+    return ops.to_decisions(*flatten_geometry(trace.layout.geometry), *trace.rows(), zeros, torch.zeros_like(h), h)
+
+
 def perturb(logits: Tensor, geometry: Geometry, items: int, generator: torch.Generator | None) -> Tensor:
     """G = logits + Gumbel noise, (items, keys); -inf, with gradient 0, for keys that do not race."""
     return ops.perturb(*flatten_geometry(geometry), logits, items, ops.new_seed(logits.device, generator))

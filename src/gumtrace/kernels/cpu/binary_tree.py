@@ -4,7 +4,8 @@ recursion."""
 import numpy as np
 
 from gumtrace.kernels.cpu.arrays import integers
-from gumtrace.kernels.cpu.hooks import clear_trace, list_groups, list_winners, trace_item
+from gumtrace.kernels.cpu.hooks import clear_trace, list_groups, list_order, list_winners, trace_item
+from gumtrace.kernels.cpu.jit import inlined
 from gumtrace.kernels.cpu.order import before
 from gumtrace.kernels.geometry import BinaryTreeGeometry
 
@@ -30,6 +31,50 @@ def _trace(geometry, g, size, winners, parents):
     return True
 
 
+@inlined
+def _list_children(parents, left, right, root):
+    """Writes the children of each node, and the root to root[0]. How many roots there are: none in an empty tree."""
+    count = 0
+    for i in range(parents.size):
+        above = parents[i]
+        if above == -1:
+            root[0] = i
+            count = 1
+        elif 0 <= above < parents.size and i < above:
+            left[above] = i
+        elif 0 <= above < parents.size:
+            right[above] = i
+    return count
+
+
+@list_order.of(BinaryTreeGeometry)
+def _list_order(geometry, g, winners, parents, order, end):
+    """Depth first: a node, its left tree, its right tree."""
+    n = parents.size
+    left = integers(n, -1)
+    right = integers(n, -1)
+    size = integers(n, 1)
+    stack = integers(n, 0)
+    waiting = _list_children(parents, left, right, stack)
+    count = 0
+    while waiting > 0:
+        waiting -= 1
+        node = stack[waiting]
+        order[count] = node
+        count += 1
+        if right[node] >= 0:
+            stack[waiting] = right[node]
+            waiting += 1
+        if left[node] >= 0:
+            stack[waiting] = left[node]
+            waiting += 1
+    for p in range(count - 1, -1, -1):
+        end[p] = p + size[order[p]]
+        if parents[order[p]] >= 0:
+            size[parents[order[p]]] += size[order[p]]
+    return count
+
+
 @clear_trace.of(BinaryTreeGeometry)
 def _clear_trace(geometry, winners, parents):
     parents[:] = -2
@@ -49,16 +94,7 @@ def _list_groups(geometry, winners, parents, keys, offsets, parent, decision):
     left = integers(n, -1)
     right = integers(n, -1)
     place = integers(n, 0)
-    count = 0
-    for i in range(n):
-        above = parents[i]
-        if above == -1:
-            keys[0] = i
-            count = 1
-        elif 0 <= above < n and i < above:
-            left[above] = i
-        elif 0 <= above < n:
-            right[above] = i
+    count = _list_children(parents, left, right, keys)
     done = 0
     while done < count:
         node = keys[done]

@@ -47,6 +47,7 @@ KINDS = {
     "sampling": ("sampling", 3),
     "formula": ("log-probability", 6),
     "conditional": ("conditional noise", 6),
+    "distinct": ("distinct", 5),
     "inclusion": ("mean", 3),
     "racing_keys": ("step", 3),
 }

@@ -54,21 +54,31 @@ def log_prob(start, stop, geometry, logits, winners, links, out, kept):
 def _log_prob(first, last, listed, r, logits, out, kept):
     for i in range(first, last):
         s, groups = workspace(listed, i - first, r), listed.groups[i - first]
-        x, won, decision, d_ref, d_val = logits[i % logits.shape[0]], s.won, s.decision, s.d_ref, s.d_val
+        x = logits[i % logits.shape[0]]
         log_totals(s, x, groups)
-        kept[i, :] = 0.0
-        for g in range(groups):
-            b = decision[g]
-            kept[i, 0, b], kept[i, 1, b] = d_ref[b], d_val[b]
+        keep_totals(s, groups, kept[i])
         total = 0.0
-        for b in range(won.size):
-            if (
-                won[b] >= 0
-            ):  # log(λ / Λ_b) from the parts of log Λ: large log-rates cancel before anything small is added
-                own = np.float64(x[won[b]])
-                known = own > -np.inf and d_ref[b] > -np.inf
-                total += (own - d_ref[b]) - d_val[b] if known else own - (kept[i, 0, b] + kept[i, 1, b])
+        for b in range(s.won.size):
+            if s.won[b] >= 0:
+                total += log_chance(s, b, x, kept[i])
         out[i] = total
+
+
+@inlined
+def keep_totals(s, groups, kept):
+    """The two parts of log Λ of the decisions that the groups add, (2, decisions)."""
+    kept[:] = 0.0
+    for g in range(groups):
+        b = s.decision[g]
+        kept[0, b], kept[1, b] = s.d_ref[b], s.d_val[b]
+
+
+@inlined
+def log_chance(s, b, x, kept):
+    """log(λ / Λ_b) of the winner from the parts of log Λ: large log-rates cancel before anything small is added."""
+    own = np.float64(x[s.won[b]])
+    known = own > -np.inf and kept[0, b] > -np.inf
+    return (own - kept[0, b]) - kept[1, b] if known else own - (kept[0, b] + kept[1, b])
 
 
 @inlined
@@ -104,22 +114,37 @@ def _log_prob_grad(first, last, samples, listed, r, logits, kept, grad, out):
     for place in range(first, last):
         s, groups = workspace(listed, place - first, r), listed.groups[place - first]
         i, j = item_at(place, samples, grad.shape[0]), place // samples
-        won, d_ref, d_val = s.won, s.d_ref, s.d_val
-        far = False
+        won, d_val = s.won, s.d_val
+        far = against_totals(s, kept[i])
         for b in range(won.size):
-            total = kept[i, 0, b] + kept[i, 1, b]
-            far |= abs(total) > FAR
-            d_ref[b] = -total
             d_val[b] = -grad[i]
             if won[b] >= 0:
                 out[j, won[b]] += grad[i]
         if far:
-            for b in range(won.size):
-                some = kept[i, 0, b] > -np.inf
-                d_ref[b] = -kept[i, 0, b] if some else -np.inf
-                d_val[b] = -grad[i] * math.exp(-kept[i, 1, b]) if some else 0.0
+            scale_by_rest(s, kept[i])
         down(s, groups)
         add_to_keys(s, logits[j], groups, out[j])
+
+
+@inlined
+def against_totals(s, kept):
+    """d_ref = -log Λ, or the larger part of it alone where one number is too coarse: then True."""
+    far = False
+    for b in range(s.won.size):
+        total = kept[0, b] + kept[1, b]
+        far |= abs(total) > FAR
+        s.d_ref[b] = -total
+    if far:
+        for b in range(s.won.size):
+            s.d_ref[b] = -kept[0, b] if kept[0, b] > -np.inf else -np.inf
+    return far
+
+
+@inlined
+def scale_by_rest(s, kept):
+    """d_val divided by what `against_totals` left out of Λ."""
+    for b in range(s.won.size):
+        s.d_val[b] = s.d_val[b] * math.exp(-kept[1, b]) if kept[0, b] > -np.inf else 0.0
 
 
 @kernel

@@ -70,6 +70,12 @@ def clear_trace(geometry, winners, links):
     links[:] = -1
 
 
+@required
+def list_order(geometry, g, winners, links, order, end):
+    """The keys that race, so that the one at b wins among those at b, ..., end[b] - 1, which fall into one or two such
+    stretches without it. Returns how many of them win a decision; they come first. For algorithms that only compare."""
+
+
 @Hook
 def mirrored(geometry, key):
     """The other entry of a symmetric value that a key stands for; itself where there is none."""

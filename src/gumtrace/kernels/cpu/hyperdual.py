@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from gumtrace.kernels.cpu.jit import ANY_ORDER, jit
+from gumtrace.kernels.cpu.jit import ANY_ORDER, inlined, jit
 
 # Component LEFT of x times component RIGHT of y is a part of component INTO of x y: the first 1, 3 or 9 of these.
 LEFT = np.array([0, 0, 1, 0, 2, 0, 3, 1, 2])
@@ -17,6 +17,7 @@ INTO = np.array([0, 1, 1, 2, 2, 3, 3, 3, 3])
 PRODUCTS = np.array([0, 1, 3, 0, 9])  # by the number of components
 
 loose = partial(jit, fastmath=ANY_ORDER)
+loose_inlined = partial(inlined, fastmath=ANY_ORDER)
 
 
 @jit
@@ -25,7 +26,7 @@ def rounded(n):
     return (n + 7) & ~7
 
 
-@loose
+@loose_inlined
 def spread(n, t, v, row, y):
     """y[i, :n] += t[v, i] row[0, :n], for all i < v."""
     for i in range(v):
@@ -42,7 +43,7 @@ def spread(n, t, v, row, y):
                 y[into, i, j] += factor * row[right, 0, j]
 
 
-@loose
+@loose_inlined
 def collect(n, t, v, x, w, row, c):
     """row[0, :n] = Σ t[v, i] x[i, :n] over i < v, and c[0, i] = Σ w[v, :n] x[i, :n]."""
     row[:], c[:] = 0.0, 0.0
@@ -66,7 +67,7 @@ def collect(n, t, v, x, w, row, c):
             c[into, 0, i] += total
 
 
-@jit
+@inlined
 def divide(n, x, a, y, b):
     """x[a, :n] /= y[b], one number."""
     duals, inverse = x.shape[0], 1.0 / y[0, b]

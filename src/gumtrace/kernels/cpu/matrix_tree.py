@@ -17,8 +17,19 @@ import torch
 from torch import Tensor
 
 from gumtrace.kernels.cpu.arrays import copy_row
-from gumtrace.kernels.cpu.hyperdual import INTO, LEFT, PRODUCTS, RIGHT, collect, divide, loose, rounded, spread
-from gumtrace.kernels.cpu.jit import jit, kernel
+from gumtrace.kernels.cpu.hyperdual import (
+    INTO,
+    LEFT,
+    PRODUCTS,
+    RIGHT,
+    collect,
+    divide,
+    loose,
+    loose_inlined,
+    rounded,
+    spread,
+)
+from gumtrace.kernels.cpu.jit import inlined, jit, kernel
 from gumtrace.kernels.cpu.matrix_tree_edges import copy_rows, load_edges, load_tangents, store_marginals
 from gumtrace.kernels.cpu.simd_math import exp64
 from gumtrace.kernels.cpu.threads import run
@@ -48,6 +59,8 @@ def _marginals(start, stop, u, tangents, nodes, root, out):
     log_w, order, s = np.empty((n, n)), np.empty(n, np.int64), np.empty((duals, n))
     start_w, t = np.empty((duals, n, n)), np.empty((duals, n, n))
     w, adjoint = np.empty((duals, n, rounded(n))), np.empty((duals, n, rounded(n)))
+    value, bits, total = np.empty((n, rounded(n))), np.empty(rounded(n), np.int64), np.empty(duals)
+    row, c = np.empty((duals, 1, rounded(n))), np.empty((duals, 1, n))
     through = np.empty(0)
     for b in range(start, stop):
         out[b] = 0
@@ -62,21 +75,19 @@ def _marginals(start, stop, u, tangents, nodes, root, out):
         load_tangents(tangents[:, b], log_w, order, size, root, start_w)
         result = TOO_WIDE
         if span < SPAN:
-            result = _by_weights(log_w, start_w, size, complete, s, t, w, adjoint)
+            result = _by_weights(log_w, start_w, size, complete, s, t, w, adjoint, value, bits, row, c, total)
         if result == TOO_WIDE:
             if through.size == 0:
                 through = np.empty((n - 1) * n * (2 * n - 1) // 6)
-            result = _by_logarithms(log_w, start_w, size, s, t, through, w, adjoint)
+            result = _by_logarithms(log_w, start_w, size, s, t, through, w, adjoint, bits, row, c, total)
         if result == DONE:
             store_marginals(start_w, adjoint, order, size, root, out[b])
 
 
-@loose
-def _by_weights(log_w, start_w, size, complete, s, t, w, adjoint):
-    """adjoint = w ∂ log Z / ∂w, relative to the value of w."""
+@loose_inlined
+def _by_weights(log_w, start_w, size, complete, s, t, w, adjoint, value, bits, row, c, total):
+    """adjoint = w ∂ log Z / ∂w, relative to the value of w. Arrays behind it are scratch, made once for all items."""
     duals, wide = w.shape[0], w.shape[2]
-    value, bits = np.empty((size, wide)), np.empty(wide, np.int64)
-    row, c = np.empty((duals, 1, wide)), np.empty((duals, 1, size))
     for i in range(size):
         for j in range(size):
             value[i, j] = log_w[i, j]
@@ -103,7 +114,7 @@ def _by_weights(log_w, start_w, size, complete, s, t, w, adjoint):
     for v in range(1, size):
         collect(rounded(v), t, v, adjoint, w, row, c)
         copy_rows(row, 0, adjoint, v)
-        _enter(v, t, s, None, c, adjoint)
+        _enter(v, t, s, None, c, total, adjoint)
     for z in range(duals):
         for i in range(size):
             for j in range(size):
@@ -128,16 +139,15 @@ def _faint(w, t, v):
 
 
 @loose
-def _by_logarithms(log_w, start_w, size, s, t, through, w, adjoint):
+def _by_logarithms(log_w, start_w, size, s, t, through, w, adjoint, bits, row, c, total):
     """The same by a = log w, relative to w in all places.
 
     `through` keeps the shares q of the paths i -> v -> j in the new w_ij, for all v.
     """
     duals, wide = w.shape[0], w.shape[2]
-    a, bits, gap, share = np.empty_like(log_w), np.empty(wide, np.int64), np.empty(wide), np.empty((size, size))
+    a, gap, share = np.empty_like(log_w), np.empty(wide), np.empty((size, size))
     for i in range(size):
         copy_row(log_w[i], size, a[i])
-    row, c = np.empty((duals, 1, wide)), np.empty((duals, 1, size))
     for i in range(size):
         for z in range(duals):
             copy_row(start_w[z, i], size, w[z, i])
@@ -177,16 +187,16 @@ def _by_logarithms(log_w, start_w, size, s, t, through, w, adjoint):
                     adjoint[z, i, j] -= paths[z, i, j]
         collect(v, t, v, paths, w, row, c)
         copy_rows(row, 0, adjoint, v)
-        _enter(v, t, s, share, c, adjoint)
+        _enter(v, t, s, share, c, total, adjoint)
     return DONE
 
 
-@jit
-def _enter(v, t, s, share, c, adjoint):
+@inlined
+def _enter(v, t, s, share, c, total, adjoint):
     """The adjoints of the edges i -> v: (c + share (1 - Σ t c)) / s, where c_i is what comes back from paths i -> v."""
     duals = c.shape[0]
-    total = np.zeros(duals)
-    total[0] = 1.0
+    for z in range(duals):
+        total[z] = 1.0 if z == 0 else 0.0
     for k in range(PRODUCTS[duals]):
         for i in range(v):
             total[INTO[k]] -= t[LEFT[k], v, i] * c[RIGHT[k], 0, i]

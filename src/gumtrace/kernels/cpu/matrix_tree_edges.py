@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from gumtrace.kernels.cpu.arrays import copy_row
-from gumtrace.kernels.cpu.jit import jit
+from gumtrace.kernels.cpu.jit import inlined
 from gumtrace.kernels.tree_marginals import HELD, NO_EDGE, UNDIRECTED
 
 
-@jit
+@inlined
 def load_edges(u, order, size, root, log_w):
     """log_w[i, j] = u[i, j] less the maximum of its column, which no marginal depends on; nodes in order."""
     span, complete = 0.0, True
@@ -31,7 +30,7 @@ def load_edges(u, order, size, root, log_w):
     return span, complete
 
 
-@jit
+@inlined
 def load_tangents(tangents, log_w, order, size, root, w):
     """w = e^(ε₁ tangent₁ + ε₂ tangent₂), the weights relative to their values."""
     for i in range(size):
@@ -47,7 +46,7 @@ def load_tangents(tangents, log_w, order, size, root, w):
                 w[3, i, j] = w[1, i, j] * w[2, i, j]
 
 
-@jit
+@inlined
 def store_marginals(w, adjoint, order, size, root, out):
     """The last component of w times adjoint."""
     duals = w.shape[0]
@@ -65,8 +64,9 @@ def store_marginals(w, adjoint, order, size, root, out):
             out[a, c] = min(max(p, 0.0), 1.0) if duals == 1 else p  # rounding errors must not leave the polytope
 
 
-@jit
+@inlined
 def copy_rows(x, v, y, u):
     """y[:, u] = x[:, v]."""
     for z in range(x.shape[0]):
-        copy_row(x[z, v], x.shape[2], y[z, u])
+        for j in range(x.shape[2]):
+            y[z, u, j] = x[z, v, j]

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from gumtrace.kernels.cpu import arborescence, formula, matrix_tree, sampling
 from gumtrace.kernels.cpu import conditional as conditionals
+from gumtrace.kernels.cpu import decisions as by_decision
+from gumtrace.kernels.cpu import distinct as distincts
 from gumtrace.kernels.cpu import racing_keys as listing
 from gumtrace.kernels.cpu.inclusion import subset_pairs as subset_pairs  # of the kernels here, as are
 from gumtrace.kernels.cpu.inclusion import subset_probs as subset_probs
@@ -23,7 +25,7 @@ from gumtrace.kernels.cpu.marginals import subset_weights as subset_weights
 from gumtrace.kernels.cpu.sinkhorn import sinkhorn as sinkhorn
 from gumtrace.kernels.cpu.subset_shift import subset_shift as subset_shift
 from gumtrace.kernels.cpu.threads import run
-from gumtrace.kernels.geometry import ATTEMPTS, ArborescenceGeometry, Geometry, GivenByEdges
+from gumtrace.kernels.geometry import ATTEMPTS, ArborescenceGeometry, Geometry, WithTensor
 from gumtrace.kernels.tree_marginals import by_triangles
 
 
@@ -40,7 +42,7 @@ def _register_steps(module: str) -> None:
 def compiled(geometry: Geometry) -> Geometry:
     """As compiled code takes it."""
     _register_steps(geometry.module)
-    return geometry._replace(edges=_array(geometry.edges)) if isinstance(geometry, GivenByEdges) else geometry
+    return type(geometry)(*geometry[:-1], _array(geometry[-1])) if isinstance(geometry, WithTensor) else geometry
 
 
 def _seed(seed: Tensor):
@@ -87,6 +89,18 @@ def sample(geometry: Geometry, logits: Tensor, sizes: Tensor | None, items: int,
     return winners.to(logits.device), links.to(logits.device), status.to(logits.device)
 
 
+def distinct(geometry: Geometry, logits: Tensor, sizes: Tensor | None, items: int, seed: Tensor):
+    """Different traces of each row, items / batch of them in the order of their arrival: winners, links, log P(T),
+    perturbed log-probabilities, log of the probability that is left, (items,), and status, STUCK where none is left."""
+    winners, links, status = _new_trace(geometry, items)
+    numbers = [torch.empty(items, dtype=logits.dtype) for _ in range(3)]
+    arrays = (_array(logits), _sizes(geometry, sizes), _seed(seed), winners.numpy(), links.numpy())
+    runs = items // max(len(logits), 1)
+    outputs = (*(x.numpy() for x in numbers), status.numpy())
+    run(distincts.distinct, len(logits), geometry.keys * runs, compiled(geometry), *arrays, *outputs)
+    return tuple(x.to(logits.device) for x in (winners, links, *numbers, status))
+
+
 def indicator(geometry: Geometry, winners: Tensor, dtype: torch.dtype) -> Tensor:
     """(items, keys): 1 where a key won; symmetric for a spanning tree."""
     wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
@@ -124,6 +138,34 @@ def log_prob_grad(
     out = torch.empty(logits.shape, dtype=logits.dtype)
     arrays = (_array(logits), _array(winners), _array(links), _array(kept), _array(grad), out.numpy())
     run(formula.log_prob_grad, len(logits), geometry.keys, compiled(geometry), *arrays)
+    return out.to(logits.device)
+
+
+def decisions(geometry: Geometry, logits: Tensor, gains: Tensor, winners: Tensor, links: Tensor):
+    """log P of each decision and the mean gain of its racing keys (items, 2, decisions), and log Λ as in `log_prob`."""
+    items = len(winners)
+    out = torch.empty(items, 2, geometry.decisions, dtype=logits.dtype)
+    kept = torch.empty(items, 2, geometry.decisions, dtype=torch.float64)
+    arrays = (_array(logits), _array(gains), _array(winners), _array(links), out.numpy(), kept.numpy())
+    run(by_decision.decisions, items, geometry.keys, compiled(geometry), *arrays)
+    return out.to(logits.device), kept.to(logits.device)
+
+
+def decisions_grad(
+    geometry: Geometry,
+    logits: Tensor,
+    gains: Tensor,
+    winners: Tensor,
+    links: Tensor,
+    stats: Tensor,
+    kept: Tensor,
+    grad: Tensor,
+) -> Tensor:
+    """d/dlogits of Σ grad · what `decisions` gives, (batch, keys)."""
+    out = torch.empty(logits.shape, dtype=logits.dtype)
+    trace = (_array(winners), _array(links))
+    arrays = (_array(logits), _array(gains), *trace, _array(stats), _array(kept), _array(grad), out.numpy())
+    run(by_decision.decisions_grad, len(logits), geometry.keys, compiled(geometry), *arrays)
     return out.to(logits.device)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from gumtrace.kernels.cpu.arrays import copy_row
 from gumtrace.kernels.cpu.chain import chain
-from gumtrace.kernels.cpu.hooks import list_groups, trace_item
+from gumtrace.kernels.cpu.hooks import list_groups, list_order, trace_item
 from gumtrace.kernels.cpu.order import sort_racing, top_racing
 from gumtrace.kernels.geometry import PermutationGeometry, SubsetGeometry
 
@@ -31,6 +31,25 @@ def _trace_permutation(geometry, g, size, winners, links):
     copy_row(order, order.size, winners)
     winners[order.size :] = -1
     return True
+
+
+@list_order.of(SubsetGeometry, PermutationGeometry)
+def _list_order(geometry, g, winners, links, order, end):
+    """The winners, and behind them those that were not chosen."""
+    chosen = np.zeros(g.size, np.bool_)
+    decisions = 0
+    while decisions < winners.size and winners[decisions] >= 0:
+        order[decisions] = winners[decisions]
+        chosen[winners[decisions]] = True
+        decisions += 1
+    racing = decisions
+    for k in range(g.size):
+        if g[k] > -np.inf and not chosen[k]:
+            order[racing] = k
+            racing += 1
+    for p in range(racing):
+        end[p] = racing
+    return decisions
 
 
 @list_groups.of(SubsetGeometry, PermutationGeometry)

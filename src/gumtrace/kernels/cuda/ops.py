@@ -1,7 +1,7 @@
 """The Triton kernels as functions of tensors, under the names of the CPU kernels (where shapes are documented).
 
-What no kernel here serves is copied to the CPU and back: graphs given by their edges, a user's recursion, and items
-beyond a kernel's range."""
+What no kernel here serves is copied to the CPU and back: graphs given by their edges, forests with links, a user's
+recursion, and items beyond a kernel's range."""
 
 from types import ModuleType
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gumtrace.kernels.cpu import ops as cpu
+from gumtrace.kernels.cpu.ops import distinct as distinct  # copied to the CPU and back
 from gumtrace.kernels.cuda import (
     arborescence,
     binary_tree,
@@ -145,6 +146,17 @@ def log_prob_grad(geometry: Geometry, logits: Tensor, winners: Tensor, links: Te
     out = _new_keys(geometry, logits, len(winners))
     _down(geometry, winners, links, formula.GRAD, alpha=kept, h=grad, beta=logits, grad=grad, out=out)
     return _sum_samples(out, logits)
+
+
+def decisions(geometry: Geometry, logits: Tensor, gains: Tensor, winners: Tensor, links: Tensor):
+    """As on the CPU, by the kernels that there are: its gradient is written with them too. log Λ is one number."""
+    if not served(geometry):
+        return cpu.decisions(geometry, logits, gains, winners, links)
+    totals = log_totals(geometry, logits, winners, links)
+    _, each = log_prob(geometry, logits, winners, links)
+    repeated = (x.repeat(len(winners) // max(len(x), 1), 1) for x in (logits, gains))
+    means = to_decisions(geometry, winners, links, -totals, *repeated)
+    return torch.stack([each, means], 1), totals
 
 
 def to_keys(geometry: Geometry, winners: Tensor, links: Tensor, alpha: Tensor, beta: Tensor, h: Tensor) -> Tensor:
