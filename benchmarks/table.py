@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import clustering
 from variance import described, rows_of
 
 from gumtrace.estimators import ESTIMATORS
@@ -225,6 +226,57 @@ def _ratio(record: dict | None, best: float) -> str:
     return f"**{record['ratio']:.2f}**" if record["ratio"] == best else f"{record['ratio']:.2f}"
 
 
+def ranking_noise(results: dict) -> str:
+    """One row for each kind of scores."""
+    samples, replicates = (results["settings"][name] for name in ("samples", "replicates"))
+    lines = [
+        f"Standard deviation of the gradient for DCG@10 of 100 items, K = {samples}, relative to T-REINFORCE+'s, over "
+        f"{replicates:,} estimates. By `benchmarks/ranking.py`, {_when(results['machine'])}.",
+        "",
+        "| | loss to go | and the mean over keys that race |",
+        "|---|---:|---:|",
+    ]
+    lines += [f"| {r['list']} | {r['to_go']:.2f} | {r['exact']:.2f} |" for r in results["noise"]]
+    return "\n".join(lines) + "\n"
+
+
+def ranking_cost(results: dict) -> str:
+    """A sentence."""
+    cost, s = results["cost"], results["settings"]
+    return (
+        f"A step for {s['cost_lists']} lists of 100, the first 10 of them, K = {s['samples']}, on one core: "
+        f"{cost['decision_ms']:.0f} ms, and {cost['trace_ms']:.0f} ms with TraceREINFORCE, measured in turn; "
+        f"{cost['ratio']:.2f} times as much.\n"
+    )
+
+
+def ranking(results: dict) -> str:
+    """One row for each loss, NDCG@10 at three times for each task."""
+    records, s = results["training"], results["settings"]
+    names = list(dict.fromkeys(r["task"] for r in records))
+    shown = (2, s["checkpoints"] // 2, s["checkpoints"])
+    budgets = {name: next(r for r in records if r["task"] == name)["curves"][0][-1][0] for name in names}
+    kinds = ", ".join(f"{r['samples']} ({r['task']})" for r in records if r["loss"] == records[0]["loss"])
+    heads = [f"{name}, {budgets[name] * i / s['checkpoints']:.1f} s" for name in names for i in shown]
+    lines = [
+        f"NDCG@10 of test lists after CPU seconds of training on one core, {s['lists']} lists a step, K = "
+        f"{kinds}; means of {s['seeds']} runs, behind the last one the range. By "
+        f"`benchmarks/ranking.py`, {_when(results['machine'])}.",
+        "",
+        "| | " + " | ".join(heads) + " |",
+        "|---|" + "---:|" * len(heads),
+    ]
+    for loss in dict.fromkeys(r["loss"] for r in records):
+        cells = []
+        for name in names:
+            runs = next(r for r in records if (r["task"], r["loss"]) == (name, loss))["curves"]
+            cells += [f"{sum(run[i][1] for run in runs) / len(runs):.3f}" for i in shown]
+            ends = sorted(run[-1][1] for run in runs)
+            cells[-1] += f" ({ends[0]:.3f} to {ends[-1]:.3f})"
+        lines.append(f"| {loss} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def _load(file: str) -> dict:
     return json.loads((RESULTS / file).read_text())
 
@@ -236,6 +288,10 @@ TABLES = {
     "first-result": lambda: first_result(_load("first_result.json")),
     "compile-time": lambda: compile_time(_load("compile_time.json")),
     "variance": lambda: variance(_load("variance.json")),
+    "clustering": lambda: clustering.table(_load("clustering.json")),
+    "ranking": lambda: ranking(_load("ranking.json")),
+    "ranking-noise": lambda: ranking_noise(_load("ranking.json")),
+    "ranking-cost": lambda: ranking_cost(_load("ranking.json")),
 }
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import matplotlib as mpl
 import torch
+from clustering import means  # benchmarks/clustering.py
 from matplotlib.figure import Figure
 from page_tables import RESULTS, ROWS, tables
 from variance import described  # benchmarks/variance.py
@@ -44,6 +45,7 @@ def draw(out: Path) -> None:
                 _save(steps_of(page), out / f"steps-{page.stem}.svg")
         _save(gallery(), out / "structures.svg")
         _save(variance(), out / "variance.svg")
+        _save(clusterings(), out / "clustering.svg")
         _save(temperature(), out / "temperature.svg")
         plotting.optimisation(whole_runs(), out / "toy.svg")
 
@@ -106,6 +108,27 @@ def variance() -> Figure:
     figure.supxlabel("standard deviation of the gradient, T-REINFORCE+ = 1", fontsize=9, color=SOFT)
     handles = [figure.axes[0].plot([], [], mark, color=SOFT, label=name)[0] for name, mark in marks.items()]
     figure.legend(handles=handles, loc="outside upper right", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def clusterings() -> Figure:
+    """The recorded adjusted Rand indices, a panel for each data set."""
+    found = means(json.loads((RESULTS / "clustering.json").read_text())["records"])
+    methods, data = (list(dict.fromkeys(part)) for part in zip(*found, strict=True))
+    figure = Figure(figsize=(8.6, 1.0 + 0.22 * len(methods)), layout="constrained")
+    for ax, name in zip(figure.subplots(1, len(data), sharex=True, sharey=True), data, strict=True):
+        for place, method in enumerate(methods):
+            mean, error = found[method, name]
+            color = CHOSEN if method.startswith("forest") else SOFT
+            ax.errorbar(mean, place, xerr=2 * error, fmt="o", color=color, markersize=5)
+        ax.set_title(name, fontsize=10, color=INK)
+        ax.set(xlim=(-0.05, 1.05), xticks=[0, 0.5, 1])
+        ax.set_yticks(range(len(methods)), methods, color=INK)
+        ax.spines[["top", "right", "left"]].set_visible(False)
+        ax.tick_params(axis="y", length=0)
+        ax.grid(axis="y", color=FAINT, linewidth=0.6)
+    figure.axes[0].invert_yaxis()
+    figure.supxlabel("adjusted Rand index", fontsize=9, color=SOFT)
     return figure
 
 
