@@ -120,3 +120,14 @@ def test_racing_keys_of_a_trace():
     assert first.tolist() == [0, 1, 2, 3]
     assert second.tolist() == [0, 2, 3]
     assert first.dtype == np.int32
+
+
+def test_a_copy_to_the_cpu_inside_a_cuda_graph_is_an_error_that_says_so(monkeypatch):
+    from types import SimpleNamespace
+
+    from gumtrace.kernels.cpu import ops as cpu
+
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(RuntimeError, match=r"no CUDA kernel .* a CUDA graph cannot record"):
+        cpu._array(SimpleNamespace(is_cuda=True))
+    assert cpu._array(torch.zeros(2)).tolist() == [0.0, 0.0]  # of a tensor on the CPU, a graph knows nothing

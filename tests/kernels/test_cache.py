@@ -18,7 +18,7 @@ import numpy as np
 from gumtrace.kernels.cpu import order
 from gumtrace.kernels.cpu.jit import kernel
 sort = kernel(order.sort_racing.py_func)
-assert sort(np.array([1, 3, 2], np.float32)).tolist() == [1, 2, 0]
+assert sort(np.array([1, 3, 2], np.float32), 3).tolist() == [1, 2, 0]
 print(sum(sort.stats.cache_misses.values()))
 """
 
@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
 def sort(misses):
     """Sort with a kernel that is new to this process; `misses`: whether it has to be compiled."""
     compiled = kernel(order.sort_racing.py_func)
-    assert compiled(np.array([1, 3, 2], np.float32)).tolist() == [1, 2, 0]
+    assert compiled(np.array([1, 3, 2], np.float32), 3).tolist() == [1, 2, 0]
     assert sum(compiled.stats.cache_misses.values()) == misses
 
 
@@ -234,4 +234,4 @@ def test_compiled_code_is_named_by_all_sources():
 def test_a_part_of_kernels_cannot_be_called_from_python():
     """It is an error, not a crash: there is no machine code to run."""
     with pytest.raises(TypeError, match="not callable"):
-        order.sort_racing(np.zeros(3))
+        order.sort_racing(np.zeros(3), 3)

@@ -43,7 +43,7 @@ def give_away(monkeypatch):
 def misses():
     """How often a kernel that is new to this process had to be compiled."""
     compiled = kernel(order.sort_racing.py_func)
-    assert compiled(np.array([1, 3, 2], np.float32)).tolist() == [1, 2, 0]
+    assert compiled(np.array([1, 3, 2], np.float32), 3).tolist() == [1, 2, 0]
     return sum(compiled.stats.cache_misses.values())
 
 

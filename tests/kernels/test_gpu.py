@@ -161,6 +161,14 @@ def test_cuda_graph(name):
     assert leaf.grad.isfinite().all()
 
 
+def test_items_without_a_kernel_are_refused_inside_a_cuda_graph():
+    edges = torch.tensor([[0, 1, 2], [1, 2, 0]], device="cuda")
+    dist = gt.SpanningTree.from_edges(torch.zeros(3, device="cuda"), edges, 3, validate_args=False)
+    dist.sample_trace()
+    with pytest.raises(RuntimeError, match="a CUDA graph cannot record"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        dist.sample_trace()
+
+
 @and_long_ones
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, in its compiler
 def test_torch_compile(name):

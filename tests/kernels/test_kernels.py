@@ -93,7 +93,23 @@ def test_sort_racing(count):
     g = np.random.default_rng(count).integers(-3, 4, count).astype(np.float32)
     g[::7] = -np.inf
     expected = [k for k in np.argsort(-g, kind="stable") if g[k] > -np.inf]
-    assert sort_racing(g).tolist() == expected
+    assert sort_racing(g, g.size).tolist() == expected
+
+
+@DTYPES
+@pytest.mark.parametrize("order", ["random", "tied", "ascending", "descending"])
+def test_sort_racing_stops_at_k(dtype, order):
+    """Room is filled never, once, or with every key; ties, 0.0 and -0.0 included, go by index across fillings."""
+    g = np.random.default_rng(0).standard_normal(3000)
+    if order == "tied":
+        g = np.round(g) * np.where(np.arange(3000) % 2, 1.0, -1.0)
+    elif order != "random":
+        g = np.sort(g)[:: 1 if order == "ascending" else -1]
+    g = g.astype(dtype)
+    g[::7] = -np.inf
+    expected = [k for k in np.argsort(-g, kind="stable") if g[k] > -np.inf]
+    for k in (0, 1, 2, 65, 500, 1499, 1500, 2571, 2999, 4000):
+        assert sort_racing(g, k).tolist() == expected[:k]
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 7, 64, 100])

@@ -23,7 +23,7 @@ def _trace(geometry, g, item, winners, links):
     inside, steps = nodes - _count_groups(group, nodes), nodes - geometry.components
     if inside > steps:
         return False
-    order = sort_racing(g)
+    order = sort_racing(g, g.size)
     part, apart = counting(n), integers(n * n, 0)
     copy_row(constraints, n * n, apart)
     count = _join(order, n, nodes, group, True, part, apart, inside, winners, 0)

@@ -30,6 +30,11 @@ from gumtrace.kernels.tree_marginals import by_triangles
 
 
 def _array(x: Tensor):
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "gumtrace has no CUDA kernel for these items (gumtrace.backends() lists what its kernels take): they are "
+            "copied to the CPU and back, which a CUDA graph cannot record; take this part out of the graph"
+        )
     return x.detach().cpu().contiguous().numpy()
 
 

@@ -73,41 +73,64 @@ def rank_sort(codes, keys, count, out):
 
 
 @jit
-def sort_racing(g):
-    """All keys with G > -inf, first winner first: a stable radix sort on the bits of G, so ties stay in index order."""
+def sort_racing(g, k):
+    """The first k keys with G > -inf, first winner first; fewer if there are not so many.
+
+    Candidates are collected in twice the room and sorted when it is full; the k-th is then what later keys have to
+    beat. Few do: the time is that of reading g, and of sorting k keys some ln(d / k) times. With k = d nothing is ever
+    full, and all are sorted once.
+    """
     bits = as_bits(g)
     width = 8 * bits.itemsize
     sign = np.uint64(1) << np.uint64(width - 1)
     mask = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - width)
-    codes = np.empty(g.size, np.uint64)
-    keys = np.empty(g.size, np.int32)
+    room = min(2 * k, g.size)
+    codes = np.empty(room, np.uint64)
+    keys = np.empty(room, np.int32)
+    spare_codes = np.empty(room, np.uint64)
+    spare_keys = np.empty(room, np.int32)
     count = 0
-    for k in range(g.size):
-        if g[k] > -np.inf:
-            raw = np.uint64(bits[k]) & mask if g[k] != 0 else np.uint64(0)  # -0.0 and 0.0 are one number
+    bound = g.dtype.type(-np.inf if k > 0 else np.inf)
+    for key in range(g.size):
+        if g[key] > bound:  # an equal one comes later, and loses the tie
+            if count == room:
+                _radix_sort(codes, keys, count, width, spare_codes, spare_keys)
+                count = k
+                bound = g[keys[k - 1]]
+                if not g[key] > bound:
+                    continue
+            raw = np.uint64(bits[key]) & mask if g[key] != 0 else np.uint64(0)  # -0.0 and 0.0 are one number
             codes[count] = raw if raw & sign else ~(raw | sign) & mask  # ascending codes = descending G
-            keys[count] = k
+            keys[count] = key
             count += 1
+    _radix_sort(codes, keys, count, width, spare_codes, spare_keys)
+    return keys[: min(count, k)]
+
+
+@jit
+def _radix_sort(codes, keys, count, width, spare_codes, spare_keys):
+    """In place, by ascending codes of so many bits. Stable: ties stay in index order."""
     digit = 8 if count < 1 << 15 else 11
     bins = np.empty(1 << digit, np.int64)
-    other_codes = np.empty(count, np.uint64)
-    other_keys = np.empty(count, np.int32)
     low = np.uint64((1 << digit) - 1)
+    source_codes, source_keys = codes, keys
     for shift in range(0, width, digit):
         bins[:] = 0
         for i in range(count):
-            bins[np.int64((codes[i] >> np.uint64(shift)) & low)] += 1
+            bins[np.int64((source_codes[i] >> np.uint64(shift)) & low)] += 1
         total = 0
         for b in range(bins.size):
             total, bins[b] = total + bins[b], total
         for i in range(count):
-            b = np.int64((codes[i] >> np.uint64(shift)) & low)
-            other_codes[bins[b]] = codes[i]
-            other_keys[bins[b]] = keys[i]
+            b = np.int64((source_codes[i] >> np.uint64(shift)) & low)
+            spare_codes[bins[b]] = source_codes[i]
+            spare_keys[bins[b]] = source_keys[i]
             bins[b] += 1
-        codes, other_codes = other_codes, codes
-        keys, other_keys = other_keys, keys
-    return keys[:count]
+        source_codes, spare_codes = spare_codes, source_codes
+        source_keys, spare_keys = spare_keys, source_keys
+    if (width + digit - 1) // digit % 2 == 1:  # an odd number of passes: the result is in the spare arrays
+        for i in range(count):
+            codes[i], keys[i] = source_codes[i], source_keys[i]
 
 
 @jit

@@ -35,7 +35,7 @@ def kruskal(edges, g, nodes, components, winners):
     steps = nodes - components
     root = counting(nodes)
     count = 0
-    for key in sort_racing(g):
+    for key in sort_racing(g, g.size):
         if count >= steps:
             break
         u, v = _find(root, edges[0, key]), _find(root, edges[1, key])

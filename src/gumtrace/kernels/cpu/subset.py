@@ -16,9 +16,9 @@ from gumtrace.kernels.geometry import PermutationGeometry, SubsetGeometry
 @trace_item.of(SubsetGeometry)
 def _trace_subset(geometry, g, k, winners, links):
     winners[:] = -1
-    if k > 64:  # a heap this deep is slower than sorting everything
-        order = sort_racing(g)
-        count = min(order.size, k)
+    if k > 64:  # a heap this deep is slower
+        order = sort_racing(g, k)
+        count = order.size
         copy_row(order, count, winners)
     else:
         count = top_racing(g, k, winners)
@@ -27,7 +27,7 @@ def _trace_subset(geometry, g, k, winners, links):
 
 @trace_item.of(PermutationGeometry)
 def _trace_permutation(geometry, g, size, winners, links):
-    order = sort_racing(g)
+    order = sort_racing(g, g.size)
     copy_row(order, order.size, winners)
     winners[order.size :] = -1
     return True
