@@ -108,7 +108,7 @@ def test_jobs_of_an_earlier_call_count(tmp_path, programs, capsys):
     assert "2 workers of an earlier call are still on the cluster, and count" in capsys.readouterr().err
     assert sorted(job.job_id for job in crew._jobs) == ["3", "5", "7"]
     crew.stop()
-    assert (tmp_path / "cancelled").read_text() == "--signal=INT 3 5 7\n3 5 7\n"
+    assert (tmp_path / "cancelled").read_text() == "--state=RUNNING --signal=INT 3 5 7\n3 5 7\n"
 
 
 class FakeJob:

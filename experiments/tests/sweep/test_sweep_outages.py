@@ -110,6 +110,8 @@ def test_a_database_that_stays_away_is_given_up(flaky, monkeypatch):
     with pytest.raises(SweepError, match="has not answered"):
         made.get_trials()
     assert len(storage.lost) == left - 1
+    storage.lost = [("record_heartbeat", False)]
+    made._storage.record_heartbeat(0)
 
 
 def test_other_errors_are_no_outage(flaky):

@@ -62,7 +62,7 @@ class Crew:
         """All of them; those that are in a trial have the time to give it back."""
         numbers = [job.job_id for job in self._living()]
         if not self._here:
-            for command in (["scancel", "--signal=INT"], ["scancel"]) if numbers else ():
+            for command in (["scancel", "--state=RUNNING", "--signal=INT"], ["scancel"]) if numbers else ():
                 subprocess.run([*command, *numbers], check=False, capture_output=True)
             return
         for number in numbers:
