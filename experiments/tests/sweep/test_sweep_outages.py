@@ -169,6 +169,20 @@ def test_no_trial_is_stale_right_after_an_outage(tmp_path):
     engine.dispose()
 
 
+def test_on_a_database_locks_tell_of_workers_of_the_same_folder(tmp_path):
+    """At once, where others wait for a heartbeat."""
+    worker = Worker(make(tmp_path, 1, storage=f"sqlite:///{tmp_path}/study.db"))
+    storage = worker.study._storage
+    for place in (worker._place, "elsewhere:/another/folder"):
+        trial = storage.create_new_trial(worker.study._study_id)
+        storage.set_trial_user_attr(trial, "locks", place)
+        storage.set_trial_user_attr(trial, "worker", "killed")
+    worker._revive()
+    assert states(worker.study) == [FAIL, RUNNING]
+    storage.remove_session()
+    storage.storage._backend.engine.dispose()
+
+
 def test_a_worker_whose_trial_was_given_up_goes_on(tmp_path):
     """Others heard nothing of it for too long: it leaves the trial to them, and asks for the next one."""
     sweep, given_up = make(tmp_path, 2), []

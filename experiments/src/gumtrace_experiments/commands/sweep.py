@@ -96,8 +96,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"gumtrace sweep: {error}", file=sys.stderr)
         return 2
     except Stopped as stopped:
-        text = "and its workers with it; their trials are queued again, and the same command resumes it"
-        print(f"gumtrace sweep: stopped by {stopped}, {text}", file=sys.stderr)
+        text = f"stopped by {stopped}, and its workers with it; the same command resumes it, and their trials"
+        print(f"gumtrace sweep: {text}", file=sys.stderr)
         return 128 + signal.Signals[str(stopped)]
     trials = best(study)[:ROWS]
     print_table(sweep.experiment.selection_metric, trials)

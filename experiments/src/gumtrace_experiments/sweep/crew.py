@@ -18,7 +18,8 @@ from gumtrace_experiments.sweep.study import Sweep, say
 
 REPLACED = 3  # times that each worker may be killed without a trial done meanwhile
 ASK_SLURM = 10.0  # seconds between questions which jobs there are
-END = 10.0  # seconds for workers to give their trials back when they are stopped
+END = 5.0  # seconds for workers to give their trials back when they are stopped
+SIGNALS = 4  # that a worker gets: one may wait for a database that is away, to give its trial back
 
 
 class Crew:
@@ -60,18 +61,17 @@ class Crew:
 
     def stop(self) -> None:
         """All of them; those that are in a trial have the time to give it back."""
-        numbers = [job.job_id for job in self._living()]
         if not self._here:
+            numbers = [job.job_id for job in self._living()]
             for command in (["scancel", "--state=RUNNING", "--signal=INT"], ["scancel"]) if numbers else ():
                 subprocess.run([*command, *numbers], check=False, capture_output=True)
             return
-        for number in numbers:
-            os.kill(int(number), signal.SIGTERM)  # submitit's process passes it on, and itself ends without a traceback
-        until = time.monotonic() + END
-        while self._living() and time.monotonic() < until:
-            time.sleep(0.1)
-        for job in self._living():
-            job.cancel(check=False)  # which kills it
+        for _ in range(SIGNALS):
+            for job in self._living():
+                os.kill(int(job.job_id), signal.SIGTERM)  # to submitit's process, which passes it on
+            until = time.monotonic() + END
+            while self._living() and time.monotonic() < until:
+                time.sleep(0.1)
 
     def _add(self) -> None:
         with not_for_children(signal.SIGINT):  # Ctrl-C is the front end's, which stops its workers

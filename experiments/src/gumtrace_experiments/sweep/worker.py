@@ -49,7 +49,7 @@ class Worker:
     def __init__(self, sweep: Sweep, index: int = 0, watch: Callable[[Run], object] | None = None):
         claim(sweep)
         self.sweep, self.study, self._watch = sweep, open_study(sweep, index, wait=True), watch
-        self._name = ""
+        self._name, self._place = "", f"{socket.gethostname()}:{sweep.locks.resolve()}"
         self._number: int | None = None  # of the trial under way
         self._failed = 0  # trials, one after the other
         self._unowned: dict[int, float] = {}  # when a trial without a worker's name was first seen
@@ -89,10 +89,9 @@ class Worker:
         if owner is None:  # either it has only just been asked for, or its worker was killed right then
             now = time.monotonic()
             return now - self._unowned.setdefault(trial.number, now) > UNOWNED and settled(self.study)
-        lock = self.sweep.locks / owner
-        if self.sweep.on_database and not (owner.startswith(f"{socket.gethostname()}-") and lock.exists()):
+        if self.sweep.on_database and trial.user_attrs.get("locks") != self._place:
             return False  # of another machine or another folder: heartbeats tell
-        return not alive(lock)
+        return not alive(self.sweep.locks / owner)
 
     def _run(self, asking: ExitStack) -> None:
         self._number = None
@@ -111,6 +110,7 @@ class Worker:
 
     def _objective(self, asking: ExitStack, trial: Trial) -> float:
         self._number = trial.number
+        trial.set_user_attr("locks", self._place)
         trial.set_user_attr("worker", self._name)
         try:
             config = self._suggested(trial)
