@@ -12,6 +12,11 @@ set -euo pipefail
 fail() { echo "one_node_slurm.sh: $*" >&2; exit 2; }
 
 stop() {
+  export SLURM_CONF=$folder/slurm.conf
+  if [ -f "$folder/slurmctld.pid" ]; then # jobs would outlive it
+    timeout 10 squeue --noheader --format=%A | timeout 10 xargs --no-run-if-empty scancel || true
+    for _ in $(seq 50); do [ -n "$(timeout 10 squeue --noheader || true)" ] || break; sleep 0.2; done
+  fi
   for name in slurmctld slurmd munged; do
     local file=$folder/$name.pid
     [ -f "$file" ] || continue
