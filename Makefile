@@ -21,6 +21,7 @@ test: $(VENV)/.dev ## lint, format check, type check, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@.ci/chromium
+	@.ci/postgresql
 # Types are checked while the tests are collected: one core would idle as both processes need the same kernels compiled.
 	$(BIN)/pyright --pythonpath $(BIN)/python & types=$$!; $(BIN)/pytest -n 2 && wait $$types
 

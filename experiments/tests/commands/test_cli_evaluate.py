@@ -46,6 +46,22 @@ def test_a_run_that_was_never_evaluated_is_left_out(capsys):
     assert main(["evaluate", str(fresh)]) == 2
 
 
+def test_a_run_without_data_does_not_stop_the_others(capsys, monkeypatch):
+    train(Quadratic, QuadraticConfig(iterations=5, goal=3.0), Path("runs/quadratic/0"), progress=False)
+
+    def load(config, folder, device):
+        if config.goal == 3.0:
+            raise FileNotFoundError("goals.npz is missing: get it")
+        return folder
+
+    monkeypatch.setattr(Quadratic, "load", staticmethod(load))
+    assert main(["evaluate", "quadratic"]) == 1
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["run"] for line in out.splitlines()] == ["runs/quadratic/a/seed-0"]
+    assert err == "gumtrace evaluate: left out: runs/quadratic/0/seed-0: goals.npz is missing: get it\n"
+    assert main(["evaluate", "runs/quadratic/0"]) == 2
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

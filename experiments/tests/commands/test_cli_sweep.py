@@ -90,7 +90,8 @@ def test_an_interrupted_command(tmp_path, capsys):
         (["--storage", "sqlite:////no/such/folder/x.db"], "cannot open the study in the database"),
     ],
 )
-def test_what_the_command_refuses(tmp_path, capsys, options, message):
+def test_what_the_command_refuses(tmp_path, monkeypatch, capsys, options, message):
+    monkeypatch.setenv("PATH", str(tmp_path))  # there may be a Slurm here
     out = ["--out", str(tmp_path / "sweep")]
     claim(make(tmp_path))
     assert main(["sweep", "quadratic", *out, *options]) == 2

@@ -4,10 +4,11 @@ import json
 import re
 
 import pytest
+import torch
 
 from gumtrace_experiments import find
 from gumtrace_experiments.commands import main
-from gumtrace_experiments.commands.options import label, parse, read_seeds
+from gumtrace_experiments.commands.options import label, parse, read_seeds, set_threads
 from gumtrace_experiments.commands.train import Options
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -143,6 +144,23 @@ def test_smoke_changes_defaults_only():
     assert (config.frames, config.estimator, config.k, options.smoke) == (7, "RELAX", 1, True)
     assert config.iterations < 100
     assert parse(experiment, [], Options, "train")[0].iterations == 50_000
+
+
+@pytest.mark.parametrize(
+    ("threads", "smoke", "expected"), [(None, True, 1), (None, False, None), (2, True, 2), (3, False, 3)]
+)
+def test_threads(monkeypatch, threads, smoke, expected):
+    """One for small models, unless others were asked for."""
+    chosen = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    assert set_threads(threads, smoke) == expected
+    assert chosen == ([] if expected is None else [expected])
+
+
+@pytest.mark.parametrize("verb", ["train", "sweep"])
+def test_no_thread_at_all_is_refused(verb, tmp_path, capsys):
+    assert main([verb, "graph-layout", "--threads", "0", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"gumtrace {verb}: --threads must be at least 1, got 0\n"
 
 
 @pytest.mark.parametrize(

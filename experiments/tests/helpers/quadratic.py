@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,8 @@ class QuadraticConfig(Config):
     """Learning rates above give nan."""
     refused: float = 1.0
     """Those above are no config."""
+    pause: float = 0.0
+    """Seconds that an evaluation takes."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -67,6 +70,7 @@ class Quadratic(Experiment):
 
     def evaluate(self, split, generator):
         self._obey()
+        time.sleep(self.config.pause)
         score = -((self.w.item() - self.config.goal) ** 2)
         return {"score": score if self.config.lr <= self.config.spoilt else float("nan")}
 

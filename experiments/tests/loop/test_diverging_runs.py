@@ -18,7 +18,8 @@ from gumtrace_experiments.report.groups import choices
 from gumtrace_experiments.report.records import collect
 from gumtrace_experiments.report.tables import build
 from gumtrace_experiments.store.folder import read_json, write_json
-from gumtrace_experiments.sweep.jobs import Jobs, run_sweep
+from gumtrace_experiments.sweep.front_end import run_sweep
+from gumtrace_experiments.sweep.jobs import Jobs
 
 data, run = tiny_runs.data, tiny_runs.run
 pytestmark = pytest.mark.usefixtures("one_thread")

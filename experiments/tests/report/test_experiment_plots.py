@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import matplotlib
 import pytest
@@ -174,6 +175,19 @@ def test_command(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == [str(out / "elbo.png"), str(out / "precision.png")]
     assert main(["plot", "graph-layout", str(out), "--out", str(out)]) == 2
     assert "gumtrace plot: no run of graph-layout in" in capsys.readouterr().err
+
+
+def test_experiments_have_folders_of_their_own(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs" / "graph-layout" / "a")
+    write_run(tmp_path / "runs" / "listops" / "a", experiment="listops")
+    drawn = []
+    for name in ("graph-layout", "listops"):
+        assert main(["plot", name, f"runs/{name}"]) == 0
+        drawn.append(capsys.readouterr().out.splitlines())
+    assert all(drawn)
+    assert not {*drawn[0]} & {*drawn[1]}
+    assert {str(Path(file).parent) for files in drawn for file in files} == {"plots/graph-layout", "plots/listops"}
 
 
 def test_command_for_one_run(tmp_path, capsys, monkeypatch):

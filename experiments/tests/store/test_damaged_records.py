@@ -22,7 +22,8 @@ from gumtrace_experiments.report.records import RecordError, collect, read_run
 from gumtrace_experiments.report.tables import build
 from gumtrace_experiments.store.errors import RunFolderError
 from gumtrace_experiments.store.folder import read_result
-from gumtrace_experiments.sweep.jobs import Jobs, run_sweep
+from gumtrace_experiments.sweep.front_end import run_sweep
+from gumtrace_experiments.sweep.jobs import Jobs
 from gumtrace_experiments.sweep.study import SweepError, claim, open_study
 
 registered = quadratic.registered

@@ -16,7 +16,8 @@ from gumtrace_experiments.store.folder import STATE, RunFolderError, load
 from gumtrace_experiments.store.locks import alive, presence
 from gumtrace_experiments.sweep import study as sweeps
 from gumtrace_experiments.sweep import worker as sweep_worker
-from gumtrace_experiments.sweep.jobs import Jobs, run_sweep
+from gumtrace_experiments.sweep.front_end import run_sweep
+from gumtrace_experiments.sweep.jobs import Jobs
 from gumtrace_experiments.sweep.study import DONE, SweepError, best, count, open_study
 from gumtrace_experiments.sweep.worker import Worker
 
@@ -42,13 +43,12 @@ def quiet_and_quick(monkeypatch):
 @pytest.fixture
 def closed(monkeypatch):
     """SQLite warns, from Python 3.13 on, of connections that nobody closed."""
-    opened, build = [], sweeps._storage
-    monkeypatch.setattr(sweeps, "_storage", lambda sweep: opened.append(build(sweep)) or opened[-1])
+    opened, build = [], sweeps._database
+    monkeypatch.setattr(sweeps, "_database", lambda sweep: opened.append(build(sweep)) or opened[-1])
     yield
     for storage in opened:
-        if isinstance(storage, optuna.storages.RDBStorage):
-            storage.remove_session()
-            storage.engine.dispose()
+        storage.remove_session()
+        storage.engine.dispose()
 
 
 def test_finds_a_good_learning_rate(tmp_path):

@@ -1,77 +1,197 @@
-"""Workers of a sweep in other processes: started by submitit here, or on Slurm."""
+"""Workers of a sweep in other processes: started by submitit, replaced when they are killed, stopped with their front
+end."""
 
+import multiprocessing
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import optuna
 import pytest
 import torch
 from optuna.trial import TrialState
 from quadratic import make, order, states
+from waiting import until
 
+from gumtrace_experiments.store.locks import alive, give_back, take
+from gumtrace_experiments.sweep import crew as crews
+from gumtrace_experiments.sweep import front_end
 from gumtrace_experiments.sweep import jobs as sweep_jobs
-from gumtrace_experiments.sweep.jobs import Jobs, run_sweep
-from gumtrace_experiments.sweep.study import SweepError
+from gumtrace_experiments.sweep.crew import Crew
+from gumtrace_experiments.sweep.errors import SweepError
+from gumtrace_experiments.sweep.front_end import run_sweep
+from gumtrace_experiments.sweep.jobs import Jobs, Submission
+from gumtrace_experiments.sweep.signals import Stopped, stop_with
+from gumtrace_experiments.sweep.study import open_study
 
-COMPLETE, PRUNED, FAIL = TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL
-
-forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    # From Python 3.12 on, of a fork where threads run: TensorBoard's, of folders that are closed, may not be gone yet.
-    pytest.mark.filterwarnings("ignore:This process .*is multi-threaded:DeprecationWarning"),
-]
+COMPLETE, RUNNING, FAIL, WAITING = TrialState.COMPLETE, TrialState.RUNNING, TrialState.FAIL, TrialState.WAITING
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
-def quiet_and_quick(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda handle: None)  # thirty a trial; what is killed is never the system
+def quiet(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # workers find the model, too
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     yield
     optuna.logging.set_verbosity(before)
 
 
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Makes programs of Slurm that only say something: there are no others."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def make_program(name, script):
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+    return make_program
+
+
 @pytest.mark.slow
-def test_two_workers_started_by_submitit(tmp_path, monkeypatch, capsys):
-    """One of the two is killed: the other makes up for it."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # they find the model, too
-    monkeypatch.setattr("submitit.core.core.Job._results_timeout_s", 1)  # for the results of one that is killed
+def test_two_workers_started_by_submitit(tmp_path, capsys):
+    """One of the two is killed: another takes its place."""
     order(tmp_path, "die")
     study = run_sweep(make(tmp_path, 6, prune=False), Jobs(2))
     assert sorted(states(study)) == [COMPLETE] * 6 + [FAIL]
-    assert len({t.user_attrs["worker"] for t in study.trials}) == 2
     output = capsys.readouterr().err
     assert "failed: its worker ended" in output
+    assert output.count("was killed, and is replaced") == 1
     log = output.split("its log: ")[1].split()[0]
     assert Path(log).exists()
+    assert "6 of 6 trials, best" in output
 
 
-def test_no_worker_is_left(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("gumtrace_experiments.sweep.jobs.start", lambda sweep, jobs: [])
+def test_no_worker_is_left(tmp_path, monkeypatch):
+    none = SimpleNamespace(tend=lambda done: False, stop=lambda: None)
+    monkeypatch.setattr(front_end, "Crew", lambda *args: none)
     with pytest.raises(SweepError, match="no worker is left, after 0 of 6 trials"):
         run_sweep(make(tmp_path), Jobs(2))
 
 
-def test_slurm_jobs(tmp_path, monkeypatch):
-    """What sbatch is asked for: there is no cluster here."""
+def test_slurm_jobs(tmp_path, programs):
+    """What sbatch is asked for."""
     with pytest.raises(SweepError, match="slurm"):
-        sweep_jobs.start(make(tmp_path), Jobs(2, "slurm"))
-    programs = tmp_path / "bin"
-    programs.mkdir()
+        Submission(make(tmp_path), Jobs(2, "slurm"), "name")
     for name in ("sbatch", "srun"):
-        (programs / name).write_text("#!/bin/sh\necho Submitted batch job 7\n")
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+        programs(name, "echo Submitted batch job 7")
     jobs = Jobs(1, "slurm", partition="fast", hours=3, cpus=2, options={"account": "me"})
-    (job,) = sweep_jobs.start(make(tmp_path, device="cuda"), jobs)
+    job = Submission(make(tmp_path, device="cuda"), jobs, "name").another()
     script = job.paths.submission_file.read_text()
-    for line in ("partition=fast", "time=180", "cpus-per-task=2", "gpus-per-node=1", "account=me"):
+    for line in ("job-name=name", "partition=fast", "time=180", "cpus-per-task=2", "gpus-per-node=1", "account=me"):
         assert f"#SBATCH --{line}\n" in script
     worker = job.submission().function
     assert worker == sweep_jobs.Job(make(tmp_path, device="cuda"), 0), "the cluster says which devices it has"
     assert worker.checkpoint().function == worker, "a worker that is preempted is queued again"
+
+
+def test_a_refused_sbatch_is_one_line(tmp_path, programs, capsys):
+    programs("srun", "")
+    programs("sbatch", "echo sbatch: error: no such partition >&2; echo sbatch: error: not submitted >&2; exit 1")
+    with pytest.raises(SweepError, match=r"^sbatch refused a job: no such partition; not submitted$"):
+        run_sweep(make(tmp_path), Jobs(2, "slurm"))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_jobs_of_an_earlier_call_count(tmp_path, programs, capsys):
+    for name, script in (("srun", ""), ("squeue", "echo 3; echo 5"), ("sbatch", "echo Submitted batch job 7")):
+        programs(name, script)
+    programs("scancel", f"echo $* >> {tmp_path}/cancelled")
+    crew = Crew(make(tmp_path), Jobs(3, "slurm"), tmp_path / "front")
+    assert "2 workers of an earlier call are still on the cluster, and count" in capsys.readouterr().err
+    assert sorted(job.job_id for job in crew._jobs) == ["3", "5", "7"]
+    crew.stop()
+    assert (tmp_path / "cancelled").read_text() == "--state=RUNNING --signal=INT 3 5 7\n3 5 7\n"
+
+
+class FakeJob:
+    """Ended from the beginning: killed, or by an error, or as it should."""
+
+    def __init__(self, folder, outcome):
+        self.job_id, self._outcome = "7", outcome
+        self.paths = SimpleNamespace(result_pickle=folder / outcome, stderr=folder / "log")
+        if outcome != "killed":
+            self.paths.result_pickle.touch()
+
+    def done(self):
+        return True
+
+    def exception(self):
+        return RuntimeError() if self._outcome == "error" else None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "started", "said"),
+    [("killed", 2 + 2 * crews.REPLACED, "no more are started"), ("error", 2, "ended early"), ("success", 2, "")],
+)
+def test_who_is_replaced(tmp_path, monkeypatch, capsys, outcome, started, said):
+    """Killed workers, unless all are; not those that raised an error, and would do so again."""
+    made = []
+    monkeypatch.setattr(Submission, "another", lambda self: made.append(FakeJob(tmp_path, outcome)) or made[-1])
+    crew = Crew(make(tmp_path), Jobs(2), tmp_path / "front")
+    while crew.tend(0):
+        pass
+    assert len(made) == started
+    assert said in capsys.readouterr().err
+    assert crew.tend(1) is False
+
+
+def test_a_trial_that_is_done_resets_the_count(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(Submission, "another", lambda self: made.append(FakeJob(tmp_path, "killed")) or made[-1])
+    crew = Crew(make(tmp_path), Jobs(2), tmp_path / "front")
+    assert all(crew.tend(done) for done in range(20))
+
+
+@pytest.mark.slow
+def test_workers_are_stopped_with_their_front_end(tmp_path):
+    """Their trials are queued again."""
+    sweep = make(tmp_path, 6, config=make(tmp_path).config.replace(pause=1.0))
+    words = ["sweep", "quadratic:Quadratic", "--pause", "1", "--trials", "6", "--jobs", "2", "--seed-sampler", "0"]
+    words += ["--out", str(sweep.out), "--data", str(sweep.data)]
+    command = [sys.executable, "-m", "gumtrace_experiments", *words]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as front:
+        until(lambda: sweep.journal.exists() and states(open_study(sweep)).count(RUNNING) == 2)
+        living = [int(path.name.split("-")[-2]) for path in sweep.locks.glob("*-*-*") if alive(path)]
+        assert len(living) == 3, "two workers and their front end"
+        front.terminate()
+        assert front.wait(60) == 128 + signal.SIGTERM
+        said = "stopped by SIGTERM, and its workers with it; the same command resumes it, and their trials"
+        assert front.stderr.read() == f"gumtrace sweep: {said}\n"
+    for pid in living:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert sorted(states(open_study(sweep))) == [FAIL, FAIL, WAITING, WAITING]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:This process .*is multi-threaded:DeprecationWarning")  # of a fork, from 3.12 on
+def test_a_worker_ends_when_its_front_end_was_killed(tmp_path):
+    """Then nobody holds its lock any more."""
+    lock = take(tmp_path / "front")
+    worker = multiprocessing.get_context("fork").Process(target=_work_for, args=(lock, tmp_path / "front"))
+    worker.start()
+    worker.join(1.5)
+    assert worker.is_alive()
+    give_back(lock)
+    worker.join(10)
+    assert worker.exitcode == 7
+
+
+def _work_for(inherited, front):
+    os.close(inherited)  # the parent's; a fork would hold it, too
+    stop_with(front)
+    try:
+        time.sleep(60)
+    except Stopped as stopped:
+        os._exit(7 if str(stopped) == "SIGTERM" else 1)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import optuna
 import pytest
 from quadratic import Quadratic, QuadraticConfig, run_folder
 
-from gumtrace_experiments.sweep.jobs import Jobs, run_sweep
+from gumtrace_experiments.sweep.front_end import run_sweep
+from gumtrace_experiments.sweep.jobs import Jobs
 from gumtrace_experiments.sweep.study import Sweep, best
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -31,7 +31,7 @@ def _experiment_or_folder(text: str) -> type[Experiment] | Path:
 
 
 def run(args: argparse.Namespace) -> int:
-    """One JSON line per run."""
+    """One JSON line per run. 0: all that have a model are evaluated; 1: some are; 2: none is."""
     try:
         if problem := device_problem(args.device):
             raise ValueError(problem)
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _evaluate(found: list[Path], args: argparse.Namespace) -> int:
-    shared, done = SharedData(), 0
+    shared, done, failed = SharedData(), 0, 0
     items = {"split": args.split} if args.file is None else {"file": str(args.file)}
     for path in found:
         try:
@@ -50,9 +50,14 @@ def _evaluate(found: list[Path], args: argparse.Namespace) -> int:
         except NeverEvaluated as error:
             print(f"gumtrace evaluate: left out: {error}", file=sys.stderr)
             continue
+        except (RunFolderError, ValueError, OSError) as error:  # its data are missing, say: the others may have theirs
+            failed += 1
+            named = error if str(path) in str(error) else f"{path}: {error}"
+            print(f"gumtrace evaluate: left out: {named}", file=sys.stderr)
+            continue
         print(json.dumps({"run": str(path), **items, **metrics}))
         done += 1
-    return 0 if done else 2
+    return (1 if failed else 0) if done else 2
 
 
 def find_runs(of: type[Experiment] | Path, paths: list[Path]) -> list[Path]:

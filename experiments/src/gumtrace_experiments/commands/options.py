@@ -42,6 +42,19 @@ def parse(kind: type[Experiment], argv: list[str], options: type, verb: str) -> 
     return found.experiment, found.running
 
 
+def set_threads(threads: int | None, smoke: bool) -> int | None:
+    """As many threads as were asked for, by default one for small models, whose threads would wait for each other.
+    Returns how many, or None where torch chooses."""
+    import torch  # not for --help
+
+    if threads is not None and threads < 1:
+        raise ValueError(f"--threads must be at least 1, got {threads}")
+    threads = 1 if threads is None and smoke else threads
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return threads
+
+
 def read_seeds(text: str) -> list[int]:
     """
     >>> read_seeds("0-2,7")

@@ -15,9 +15,7 @@ from gumtrace_experiments.store.errors import RunFolderError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     runs.add_arguments(parser)
-    parser.add_argument(
-        "--out", type=Path, default=Path("plots"), metavar="DIR", help="folder for the pictures (default: plots)"
-    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the pictures (default: plots/NAME)")
     parser.add_argument(
         "--run",
         type=Path,
@@ -39,8 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     require("matplotlib", "plot")
+    out = args.out or Path("plots") / args.experiment.name  # other experiments have pictures of the same names
     try:
-        files = _curves(args) if args.folder is None else _pictures(args)
+        files = _curves(args, out) if args.folder is None else _pictures(args, out)
     except (RunFolderError, ValueError, OSError, NotImplementedError) as error:  # the last: it draws no pictures
         print(f"gumtrace plot: {error}", file=sys.stderr)
         return 2
@@ -49,17 +48,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _curves(args: argparse.Namespace) -> list[Path]:
+def _curves(args: argparse.Namespace, out: Path) -> list[Path]:
     if args.file is not None:
         raise RecordError("--file is for pictures of one run, which --run names")
     metric = args.experiment.selection_metric
-    return draw(runs.read(args), args.experiment.report(), metric, args.out, runs.read_times(args))
+    return draw(runs.read(args), args.experiment.report(), metric, out, runs.read_times(args))
 
 
-def _pictures(args: argparse.Namespace) -> list[Path]:
+def _pictures(args: argparse.Namespace, out: Path) -> list[Path]:
     if args.paths:
         raise RecordError("PATHs are for curves, and --run is for pictures of one run: one command each")
     model = restore(args.folder, data=args.data, file=args.file, experiment=args.experiment)
     file = "found.png" if args.file is None else f"found-{args.file.name.partition('.')[0]}.png"
-    args.out.mkdir(parents=True, exist_ok=True)
-    return [model.draw(args.out / file, count=args.count, split=args.split)]
+    out.mkdir(parents=True, exist_ok=True)
+    return [model.draw(out / file, count=args.count, split=args.split)]

@@ -1,6 +1,7 @@
 """`gumtrace sweep NAME`: an Optuna study over the search ranges of an experiment; it takes the options of `train`."""
 
 import argparse
+import signal
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gumtrace.cli.arguments import device_problem
-from gumtrace_experiments.commands.options import add_experiment, label, parse
+from gumtrace_experiments.commands.options import add_experiment, label, parse, set_threads
 from gumtrace_experiments.commands.retraining import command
 from gumtrace_experiments.store.errors import RunFolderError
 
@@ -47,6 +48,8 @@ class Options:
     """torch.compile the model."""
     graph: bool = False
     """Record the update as a CUDA graph."""
+    threads: int | None = None
+    """Threads of the CPU, of each worker. Default: 1 with --smoke, else local workers share what torch chooses."""
     smoke: bool = False
     """Small data, small model, few iterations: a minute on two cores."""
 
@@ -59,8 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import optuna
 
-    from gumtrace_experiments.sweep.jobs import Jobs, run_sweep
-    from gumtrace_experiments.sweep.study import Sweep, SweepError, best
+    from gumtrace_experiments.sweep.errors import SweepError
+    from gumtrace_experiments.sweep.front_end import run_sweep
+    from gumtrace_experiments.sweep.jobs import Jobs
+    from gumtrace_experiments.sweep.signals import Stopped
+    from gumtrace_experiments.sweep.study import Sweep, best
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # the bar and the table show the same
     config, options = parse(args.experiment, args.options, Options, "sweep")
@@ -81,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
             data=options.data,
             compile=options.compile,
             graph=options.graph,
+            threads=set_threads(options.threads, options.smoke),
         )
         more = read_options(options.slurm_options)
         slurm = (options.slurm_partition, options.slurm_hours, options.slurm_cpus, more)
@@ -88,6 +95,10 @@ def run(args: argparse.Namespace) -> int:
     except (RunFolderError, SweepError, ValueError, OSError) as error:
         print(f"gumtrace sweep: {error}", file=sys.stderr)
         return 2
+    except Stopped as stopped:
+        text = f"stopped by {stopped}, and its workers with it; the same command resumes it, and their trials"
+        print(f"gumtrace sweep: {text}", file=sys.stderr)
+        return 128 + signal.Signals[str(stopped)]
     trials = best(study)[:ROWS]
     print_table(sweep.experiment.selection_metric, trials)
     print(f"study {study.study_name} in {out}")

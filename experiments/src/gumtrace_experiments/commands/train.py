@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gumtrace.cli.arguments import device_problem
-from gumtrace_experiments.commands.options import add_experiment, label, parse, read_seeds
+from gumtrace_experiments.commands.options import add_experiment, label, parse, read_seeds, set_threads
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.loop.training import train
 from gumtrace_experiments.store.errors import RunFolderError
@@ -28,6 +28,8 @@ class Options:
     """torch.compile the model."""
     graph: bool = False
     """Record the update as a CUDA graph."""
+    threads: int | None = None
+    """Threads of the CPU. Default: 1 with --smoke, else as many as torch chooses."""
     profile: bool = False
     """Instead of training, report where the time of an update goes, without a CUDA graph."""
     profile_updates: int = 20
@@ -53,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--profile measures one run without a CUDA graph: leave out --{' and --'.join(unused)}")
         if problem := device_problem(options.device):
             raise ValueError(problem)
+        set_threads(options.threads, options.smoke)
         return (_profile if options.profile else _train)(args.experiment, config, options)
     # OSError: folders that cannot be read or written. NotImplementedError: an estimator that cannot serve here.
     except (RunFolderError, ValueError, OSError, NotImplementedError) as error:

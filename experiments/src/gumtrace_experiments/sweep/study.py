@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
+from tqdm import tqdm
 
 from gumtrace_experiments.config import Config, derive_seed
 from gumtrace_experiments.experiment import Experiment
@@ -24,22 +26,14 @@ from gumtrace_experiments.store.folder import read_json
 from gumtrace_experiments.store.locks import exclusive
 from gumtrace_experiments.store.settings import completed, differences
 from gumtrace_experiments.store.validation import has
+from gumtrace_experiments.sweep.database import Connection, Patient
+from gumtrace_experiments.sweep.errors import SweepError, reason
 
 SWEEP, JOURNAL = "sweep.json", "study.journal"
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 HEARTBEAT, GRACE = 60, 180  # seconds: how often a trial says to a database that it runs, and when it is given up
 RETRIES = 3  # of a trial whose workers end in it
-DRIVERS = {  # packages of the modules that SQLAlchemy imports for a database; others are named as their modules
-    "psycopg": "psycopg[binary]",
-    "psycopg2": "psycopg2-binary",
-    "MySQLdb": "mysqlclient",
-    "mysql": "mysql-connector-python",
-}
 RETRY_OF = "retry_of"  # attribute of a trial: the number of the one before
-
-
-class SweepError(Exception):
-    """The sweep cannot be started or resumed; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +56,8 @@ class Sweep:
     data: Path = Path("data")
     compile: bool = False
     graph: bool = False
+    threads: int | None = None
+    """Of the CPU, for each worker. By default workers of one machine share those that torch chooses."""
 
     def __post_init__(self):
         if self.trials < 1:
@@ -115,49 +111,59 @@ def claim(sweep: Sweep) -> None:
             raise RunFolderError(f"{sweep.out} holds another sweep ({about}): choose another --out")
 
 
-def open_study(sweep: Sweep, worker: int = 0) -> Study:
-    """The study, made if there is none yet. Workers of different numbers ask their samplers for different values."""
+def say(text: str) -> None:
+    """On stderr, above a progress bar if there is one."""
+    tqdm.write(text, file=sys.stderr)
+
+
+def open_study(sweep: Sweep, worker: int = 0, *, wait: bool = False) -> Study:
+    """The study, made if there is none yet. Workers of different numbers ask their samplers for different values.
+
+    Args:
+        wait: for a database that does not answer. Otherwise it is an error, as its URL may be wrong.
+    """
     warm_up = sweep.config.iterations // 5
     pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=warm_up)
     try:
         study = optuna.create_study(
             study_name=sweep.name,
-            storage=_storage(sweep),
+            storage=_storage(sweep, wait),
             pruner=pruner if sweep.prune else optuna.pruners.NopPruner(),
             direction="maximize",
             load_if_exists=True,
         )
     except (ImportError, OSError, SQLAlchemyError) as error:
         where = "the database" if sweep.on_database else sweep.journal  # an URL may hold a password
-        raise SweepError(f"cannot open the study in {where}: {_reason(error)}") from error
+        raise SweepError(f"cannot open the study in {where}: {reason(error)}") from error
     except Exception as error:  # of many kinds: Optuna believes what it finds in a journal
         if sweep.on_database:
             raise
-        reason = f"damaged, or no journal of Optuna: {type(error).__name__}: {_reason(error)}"
-        raise SweepError(f"cannot open the study in {sweep.journal}: {reason}") from error
+        why = f"damaged, or no journal of Optuna: {type(error).__name__}: {reason(error)}"
+        raise SweepError(f"cannot open the study in {sweep.journal}: {why}") from error
     # A sampler starts afresh in each process: from its seed alone it would repeat what is in the study already.
     seed = None if sweep.seed is None else derive_seed(sweep.seed, worker, count(study)) % 2**32
     study.sampler = TPESampler(seed=seed, constant_liar=True)
     return study
 
 
-def _reason(error: Exception) -> str:
-    """In one line. Optuna does not say which driver it did not find; what that raised does."""
-    missing = error.__cause__
-    if isinstance(missing, ModuleNotFoundError) and missing.name:
-        module = missing.name.partition(".")[0]
-        return f"its driver is not installed: pip install '{DRIVERS.get(module, module)}'"
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _storage(sweep: Sweep) -> optuna.storages.BaseStorage:
+def _storage(sweep: Sweep, wait: bool) -> optuna.storages.BaseStorage:
     if not sweep.on_database:
         sweep.journal.parent.mkdir(parents=True, exist_ok=True)
         return optuna.storages.JournalStorage(JournalFileBackend(str(sweep.journal)))
+    connection = Connection(lambda text: say(f"gumtrace sweep: {text}"))
+    storage = connection.insist(lambda: _database(sweep)) if wait else _database(sweep)
+    return Patient(optuna.storages.get_storage(storage), connection, HEARTBEAT)
+
+
+def _database(sweep: Sweep) -> optuna.storages.RDBStorage:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*heartbeat_interval", ExperimentalWarning)
         return optuna.storages.RDBStorage(
-            sweep.storage, heartbeat_interval=HEARTBEAT, grace_period=GRACE, heartbeat_stale_trial_callback=retry
+            sweep.storage,
+            {"pool_pre_ping": True},  # connections that broke meanwhile are replaced, not used
+            heartbeat_interval=HEARTBEAT,
+            grace_period=GRACE,
+            heartbeat_stale_trial_callback=retry,
         )
 
 
@@ -172,16 +178,18 @@ def best(study: Study) -> list[FrozenTrial]:
 
 
 def give_up(study: Study, number: int) -> None:
-    """A trial whose worker ended in it has failed, and is tried again."""
-    study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
-    retry(study, study.get_trials(deepcopy=False)[number])
+    """A trial whose worker ended in it has failed, and is tried again. It is queued first: whoever does this may be
+    killed in between."""
+    trial = study.get_trials(deepcopy=False)[number]
+    if trial.state not in DONE:
+        retry(study, trial)
+        study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
 
 
 def retry(study: Study, trial: FrozenTrial) -> None:
     """Queue a failed trial once more, with the same parameters. More than once for the same trial is no harm."""
     retries = trial.user_attrs.get("retries", 0)
-    queued = any(other.user_attrs.get(RETRY_OF) == trial.number for other in study.get_trials(deepcopy=False))
-    if queued or retries >= RETRIES or not trial.params:
+    if queued_again(study, trial.number) or retries >= RETRIES or not trial.params:
         return
     attributes: dict[str, Any] = {RETRY_OF: trial.number, "retries": retries + 1}
     study.add_trial(
@@ -193,3 +201,7 @@ def retry(study: Study, trial: FrozenTrial) -> None:
             user_attrs=attributes,
         )
     )
+
+
+def queued_again(study: Study, number: int) -> bool:
+    return any(other.user_attrs.get(RETRY_OF) == number for other in study.get_trials(deepcopy=False))

@@ -2,9 +2,10 @@
 
 Workers share the study's storage and nothing else, and may be killed at any time. Each holds a lock for its life and
 writes its name into its trials: a running trial whose worker's lock is free is failed and queued again by the next to
-ask. Databases have heartbeats for that, as a lock may not be seen on other machines."""
+ask. Databases have heartbeats besides, as a lock may not be seen on other machines."""
 
 import math
+import socket
 import time
 import warnings
 from collections.abc import Callable
@@ -22,7 +23,9 @@ from gumtrace_experiments.loop.training import train
 from gumtrace_experiments.store.errors import RunFolderError
 from gumtrace_experiments.store.folder import PRUNED, write_json
 from gumtrace_experiments.store.locks import alive, exclusive, presence
-from gumtrace_experiments.sweep.study import DONE, Sweep, SweepError, claim, count, give_up, open_study
+from gumtrace_experiments.sweep.database import settled
+from gumtrace_experiments.sweep.errors import SweepError
+from gumtrace_experiments.sweep.study import DONE, Sweep, claim, count, give_up, open_study, queued_again
 
 POLL = 1.0  # seconds between polls of a study
 UNOWNED = 60.0  # seconds that a trial may run without a worker's name in it
@@ -45,8 +48,8 @@ class Worker:
 
     def __init__(self, sweep: Sweep, index: int = 0, watch: Callable[[Run], object] | None = None):
         claim(sweep)
-        self.sweep, self.study, self._watch = sweep, open_study(sweep, index), watch
-        self._name = ""
+        self.sweep, self.study, self._watch = sweep, open_study(sweep, index, wait=True), watch
+        self._name, self._place = "", f"{socket.gethostname()}:{sweep.locks.resolve()}"
         self._number: int | None = None  # of the trial under way
         self._failed = 0  # trials, one after the other
         self._unowned: dict[int, float] = {}  # when a trial without a worker's name was first seen
@@ -85,8 +88,10 @@ class Worker:
         owner = trial.user_attrs.get("worker")
         if owner is None:  # either it has only just been asked for, or its worker was killed right then
             now = time.monotonic()
-            return now - self._unowned.setdefault(trial.number, now) > UNOWNED
-        return not self.sweep.on_database and not alive(self.sweep.locks / owner)
+            return now - self._unowned.setdefault(trial.number, now) > UNOWNED and settled(self.study)
+        if self.sweep.on_database and trial.user_attrs.get("locks") != self._place:
+            return False  # of another machine or another folder: heartbeats tell
+        return not alive(self.sweep.locks / owner)
 
     def _run(self, asking: ExitStack) -> None:
         self._number = None
@@ -95,14 +100,17 @@ class Worker:
             collect = not self.sweep.device.startswith("cpu")
             objective = partial(self._objective, asking)
             self.study.optimize(objective, n_trials=1, catch=FAILURES, gc_after_trial=collect)
-        except BaseException:  # this worker ends, by no fault of the trial's: interrupted, preempted, a bug
+        except BaseException as error:
             if self._number is not None:
+                if isinstance(error, Exception) and queued_again(self.study, self._number):
+                    return  # others heard nothing of this worker, and have given up its trial: it is theirs now
                 give_up(self.study, self._number)
-            raise
+            raise  # this worker ends, by no fault of the trial's: interrupted, preempted, a bug
         self._stop_if_all_fail()
 
     def _objective(self, asking: ExitStack, trial: Trial) -> float:
         self._number = trial.number
+        trial.set_user_attr("locks", self._place)
         trial.set_user_attr("worker", self._name)
         try:
             config = self._suggested(trial)
@@ -121,7 +129,10 @@ class Worker:
 
     def _train(self, config: Config, trial: Trial) -> float:
         """To the end, or until it is pruned: then a mark in the folder of the run says that it will not be resumed."""
-        mark = self.sweep.folder(config) / f"seed-{config.seed}" / PRUNED
+        run = self.sweep.folder(config) / f"seed-{config.seed}"
+        while alive(run / ".lock"):  # a worker whose trial was given up hears of it when it reports, and leaves
+            time.sleep(POLL)
+        mark = run / PRUNED
         mark.unlink(missing_ok=True)  # from a trial of the same values
         try:
             return self._trained(config, trial)
