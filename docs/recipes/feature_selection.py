@@ -2,8 +2,8 @@
 
     python feature_selection.py --k 10 --out chosen.png
 
-For your own table replace `load_data`. Beside k-subsets are k independent Gumbel-softmax selectors, each of which chooses
-one column without knowing of the others.
+For your own table replace `load_data`. Beside k-subsets are k independent Gumbel-softmax selectors, each of which
+chooses one column without knowing of the others.
 """
 
 import argparse
@@ -95,7 +95,9 @@ def draw(x: Tensor, names: list[str], found: dict[str, Tensor], path: str) -> No
         ax.set_yticks(range(len(columns)), [names[c] for c in columns], fontsize=8, color=SOFT)
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
-        ax.set_title(f"{title}: {len(columns) - repeats(x, columns)} different of {len(columns)}", fontsize=10, color=INK)
+        ax.set_title(
+            f"{title}: {len(columns) - repeats(x, columns)} different of {len(columns)}", fontsize=10, color=INK
+        )
     figure.savefig(path, dpi=150)
 
 

@@ -2,8 +2,8 @@
 
     python reranker.py --out ndcg.png
 
-For your own lists replace `load_data`; for another metric, `gains` and `discount`. Beside it is the usual loss, the error of
-each document's predicted grade.
+For your own lists replace `load_data`; for another metric, `gains` and `discount`. Beside it is the usual loss, the
+error of each document's predicted grade.
 """
 
 import argparse
@@ -19,8 +19,8 @@ Lists = tuple[Tensor, Tensor, Tensor]  # features (lists, n, f), grades (lists, 
 def load_data(lists: int = 1200, longest: int = 40) -> Lists:
     """Candidates of a first stage, best first by its score, feature 0; lists have 15 to 40 documents.
 
-    Seven features are the query's: they say how well it is served on the whole, which does not matter for the order. Of the
-    document's eight, some matter for every query, and some for one kind of query alone.
+    Seven features are the query's: they say how well it is served on the whole, which does not matter for the order.
+    Of the document's eight, one matters for every query, and two for one kind of query each.
     """
     generator = torch.Generator().manual_seed(0)
 

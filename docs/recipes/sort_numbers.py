@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 import gumtrace as gt
 
-Lists = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]  # how many -> images (lists, n, h, w), values (lists, n)
+Lists = Callable[
+    [int, torch.Generator], tuple[Tensor, Tensor]
+]  # how many -> images (lists, n, h, w), values (lists, n)
 
 
 def load_data(mnist: str | None, n: int = 5, digits: int = 4) -> dict[str, Lists]:
@@ -120,7 +122,7 @@ def draw(scorer: nn.Module, lists: Lists, path: str) -> None:
         row, column = divmod(place, 3)
         shown = scores[column].argsort(descending=True)[row]
         truth = values[column].sort(descending=True).values[row]
-        ax.imshow(images[column, shown], cmap="Greys", vmin=0, vmax=1)
+        ax.imshow(images[column, shown].numpy(), cmap="Greys", vmin=0, vmax=1)
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set(color=RIGHT if values[column, shown] == truth else WRONG, linewidth=1.8)
     left.suptitle("three lists, sorted by the learned score", fontsize=10, color=INK)

@@ -2,8 +2,8 @@
 
     python token_pruner.py --keep 4 --out kept.png
 
-For your own texts replace `load_data`. Beside the sampled words are the ones with the largest scores, which get a gradient
-because the kept words are multiplied by their scores.
+For your own texts replace `load_data`. Beside the sampled words are the ones with the largest scores, which get a
+gradient because the kept words are multiplied by their scores.
 """
 
 import argparse
@@ -21,13 +21,34 @@ Texts = list[tuple[list[str], int]]  # words and a label
 def load_data(count: int = 4000) -> Texts:
     """Made-up reviews of 15 to 24 words, three of which judge: the majority of these is the label."""
     generator = random.Random(0)
-    bad, good = "awful bad boring dull poor weak".split(), "bright clever fine good great warm".split()
-    filler = """the a of and to in it is was that film plot scene actor music story camera with for as on this had been
-        there then again some one two part end start long short night city road house""".split()
+    judging = (
+        ["awful", "bad", "boring", "dull", "poor", "weak"],
+        ["bright", "clever", "fine", "good", "great", "warm"],
+    )
+    filler = [
+        "a",
+        "again",
+        "and",
+        "as",
+        "been",
+        "end",
+        "for",
+        "had",
+        "in",
+        "is",
+        "it",
+        "of",
+        "on",
+        "one",
+        "some",
+        "that",
+    ]
+    filler += ["the", "then", "there", "this", "to", "two", "was", "with", "actor", "camera", "city", "film", "house"]
+    filler += ["long", "music", "night", "part", "plot", "road", "scene", "short", "start", "story"]
     texts = []
     for _ in range(count):
         signs = [generator.randrange(2) for _ in range(3)]
-        text = [generator.choice((bad, good)[sign]) for sign in signs]
+        text = [generator.choice(judging[sign]) for sign in signs]
         text += generator.choices(filler, k=generator.randint(12, 21))
         generator.shuffle(text)
         texts.append((text, int(sum(signs) >= 2)))
@@ -43,7 +64,7 @@ def encode(texts: Texts) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class Reader(nn.Module):
-    """A glance at each word by itself, a transformer layer for those that are kept, and the mean of these is classified."""
+    """A glance at each word by itself, a transformer layer for those that are kept, and a class from their mean."""
 
     def __init__(self, vocabulary: int, longest: int, classes: int, width: int = 32):
         super().__init__()
