@@ -61,8 +61,8 @@ def table(results: dict) -> str:
         f"Lists of {s['n']} four-digit MNIST numbers, {s['test_lists']:,} of test digits. Ours is one run of "
         f"{s['steps']:,} steps with {s['batch']} lists each, {ours['cpu_seconds'] / 60:.0f} minutes on one core of "
         f"{machine['cpu']} ({machine['date']}), a network of {ours['parameters']:,} parameters with strides in place "
-        "of pooling, and the last state of the run; equal numbers may stand in either order. The others are from table 1 "
-        "of the paper, whose network has wider convolutions and was trained for longer.",
+        "of pooling, and the last state of the run; equal numbers may stand in either order. The others are from "
+        "table 1 of the paper, whose network has wider convolutions and was trained for longer.",
         "",
         "| | lists sorted | numbers in place |",
         "|---|---:|---:|",

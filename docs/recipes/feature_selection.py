@@ -115,8 +115,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", help="file for the picture")
     args = parser.parse_args(argv)
     x, y, names = load_data()
-    half = len(x) // 2
-    x, y = (x - x[:half].mean(0)) / x[:half].std(0), (y - y[:half].mean()) / y[:half].std()
+    rows, half = torch.randperm(len(x), generator=torch.Generator().manual_seed(args.seed)), len(x) // 2
+    x, y = x[rows].float(), y[rows].float()
+    x = (x - x[:half].mean(0)) / x[:half].std(0).clamp(min=1e-9)  # a constant column stays 0
+    y = (y - y[:half].mean()) / y[:half].std()
     train, test = (x[:half], y[:half]), (x[half:], y[half:])
     found: dict[str, Tensor] = {}
     for title, choose, steps in [

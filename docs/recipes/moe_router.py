@@ -149,7 +149,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", help="file for the picture")
     args = parser.parse_args(argv)
-    x, y = load_data()
+    x, y = (part.float() for part in load_data())
     half, rows = len(x) // 2, []
     print(f"{'':20}test error   busiest   idle   step, ms   routing, µs/token")
     for router in (Largest(True), Sampled(True, args.samples), Largest(False), Sampled(False, args.samples)):

@@ -127,7 +127,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", help="file for the picture")
     args = parser.parse_args(argv)
-    data = load_data()
+    features, grades, lengths = load_data()
+    if lengths.min() < args.top:
+        raise ValueError(f"list {int(lengths.argmin())} has {int(lengths.min())} documents: --top is at most that")
+    data = features.float(), grades.float(), lengths
     half = len(data[0]) // 2
     train, test = tuple(part[:half] for part in data), tuple(part[half:] for part in data)
     _, grades, lengths = test

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 import gumtrace as gt
 
-Lists = Callable[
-    [int, torch.Generator], tuple[Tensor, Tensor]
-]  # how many -> images (lists, n, h, w), values (lists, n)
+# How many lists -> images (lists, n, h, w) and the values to sort by, (lists, n)
+Lists = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 
 
 def load_data(mnist: str | None, n: int = 5, digits: int = 4) -> dict[str, Lists]:
@@ -26,7 +25,7 @@ def load_data(mnist: str | None, n: int = 5, digits: int = 4) -> dict[str, Lists
     def lists(images: Tensor, labels: Tensor) -> Lists:
         def draw(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
             rows = torch.randint(len(images), (count, n, digits), generator=generator)
-            values = (labels[rows] * 10 ** torch.arange(digits - 1, -1, -1)).sum(-1)
+            values = (labels[rows].long() * 10 ** torch.arange(digits - 1, -1, -1)).sum(-1)
             return torch.cat(images[rows].float().unbind(2), -1) / 255, values  # side by side
 
         return draw
@@ -35,7 +34,8 @@ def load_data(mnist: str | None, n: int = 5, digits: int = 4) -> dict[str, Lists
         split = {"train": drawn_digits(5000, 0), "valid": drawn_digits(1000, 1), "test": drawn_digits(1000, 2)}
     else:
         file = {name: torch.from_numpy(array) for name, array in np.load(mnist).items()}
-        train, test = ((file[f"{name}_images"], file[f"{name}_labels"].long()) for name in ("train", "test"))
+        names = ("{}_images", "{}_labels") if "train_images" in file else ("x_{}", "y_{}")  # Keras has the latter
+        train, test = ([file[name.format(part)] for name in names] for part in ("train", "test"))
         split = {"train": [part[:55000] for part in train], "valid": [part[55000:] for part in train], "test": test}
     return {name: lists(*part) for name, part in split.items()}
 
@@ -67,7 +67,7 @@ class Scorer(nn.Module):
         self.layers = nn.Sequential(*convolutions, nn.Linear(shrunk, 64), nn.ReLU(), nn.Linear(64, 1))
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.layers(images.flatten(0, -3).unsqueeze(1)).view(images.shape[:-2])
+        return self.layers(images.float().flatten(0, -3).unsqueeze(1)).view(images.shape[:-2])
 
 
 def loss(scores: Tensor, values: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ def draw(scorer: nn.Module, lists: Lists, path: str) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mnist", help="mnist.npz with train_images, train_labels, test_images and test_labels")
+    parser.add_argument("--mnist", help="mnist.npz, with images and labels for train and test")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--batch", type=int, default=20, help="lists in a step")
     parser.add_argument("--lr", type=float, default=4e-3, help="at first; it falls to 0")

@@ -21,28 +21,8 @@ Texts = list[tuple[list[str], int]]  # words and a label
 def load_data(count: int = 4000) -> Texts:
     """Made-up reviews of 15 to 24 words, three of which judge: the majority of these is the label."""
     generator = random.Random(0)
-    judging = (
-        ["awful", "bad", "boring", "dull", "poor", "weak"],
-        ["bright", "clever", "fine", "good", "great", "warm"],
-    )
-    filler = [
-        "a",
-        "again",
-        "and",
-        "as",
-        "been",
-        "end",
-        "for",
-        "had",
-        "in",
-        "is",
-        "it",
-        "of",
-        "on",
-        "one",
-        "some",
-        "that",
-    ]
+    judging = (["awful", "bad", "boring", "dull", "poor"], ["bright", "clever", "fine", "good", "great"])
+    filler = ["a", "again", "and", "as", "been", "end", "for", "had", "in", "is", "it", "of", "on", "one", "that"]
     filler += ["the", "then", "there", "this", "to", "two", "was", "with", "actor", "camera", "city", "film", "house"]
     filler += ["long", "music", "night", "part", "plot", "road", "scene", "short", "start", "story"]
     texts = []
@@ -57,6 +37,8 @@ def load_data(count: int = 4000) -> Texts:
 
 def encode(texts: Texts) -> tuple[Tensor, Tensor, Tensor]:
     """Numbers of words, (texts, longest), 0 behind the end; numbers of words in each; labels."""
+    if empty := [i for i, (text, _) in enumerate(texts) if not text]:
+        raise ValueError(f"text {empty[0]} has no words: leave it out")
     number = {word: i for i, word in enumerate(sorted({word for text, _ in texts for word in text}), 1)}
     rows = [torch.tensor([number[word] for word in text]) for text, _ in texts]
     labels = torch.tensor([label for _, label in texts])
@@ -174,6 +156,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", help="file for the picture")
     args = parser.parse_args(argv)
     texts = load_data()
+    random.Random(args.seed).shuffle(texts)
     data, half = encode(texts), len(texts) // 2
     train, rest = tuple(part[:half] for part in data), tuple(part[half:] for part in data)
     print(f"{'words that are read':21}accuracy   training step, ms   reading, µs/text")
