@@ -1,0 +1,71 @@
+"""Recipes: each runs with data of other sizes than its own, and has its page. The build of the site runs their own."""
+
+import re
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+import torch
+
+RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
+FILES = sorted(RECIPES.glob("*.py"))
+
+
+def table(rows=90, columns=7):
+    x = torch.randn(rows, columns)
+    return x, x[:, 0] + x[:, 1], [f"column {i}" for i in range(columns)]
+
+
+def tokens():
+    return torch.randn(600, 5), torch.randn(600, 3)
+
+
+def texts():  # of three classes, some shorter than what is kept
+    return [(["a", "bc", "d", "e", "f", "g"][: 1 + i % 6], i % 3) for i in range(80)]
+
+
+def candidates():  # the last list has no relevant document
+    grades = torch.randint(0, 3, (50, 12)).float()
+    grades[-1] = 0
+    return torch.randn(50, 12, 4), grades, torch.randint(6, 13, (50,))
+
+
+def images(mnist=None):
+    def draw(count, generator):
+        values = torch.rand(count, 3, generator=generator)
+        return values[..., None, None] + torch.rand(count, 3, 9, 11, generator=generator), values
+
+    return dict.fromkeys(("train", "valid", "test"), draw)
+
+
+OTHER_DATA = {
+    "feature_selection": (table, ["--k", "3"]),
+    "moe_router": (tokens, ["--experts", "4", "--k", "1"]),
+    "reranker": (candidates, ["--top", "6"]),
+    "sort_numbers": (images, []),
+    "token_pruner": (texts, []),
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.slow
+def test_with_other_data(path, tmp_path, monkeypatch, capsys):
+    spec = spec_from_file_location(path.stem, path)
+    recipe = module_from_spec(spec)
+    spec.loader.exec_module(recipe)
+    load, options = OTHER_DATA[path.stem]
+    monkeypatch.setattr(recipe, "load_data", load)
+    recipe.main([*options, "--steps", "2", "--out", str(tmp_path / "out.png")])
+    assert capsys.readouterr().out
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_page_shows_the_file_and_what_it_made(path):
+    page = path.with_suffix(".md").read_text(encoding="utf-8")
+    assert page.startswith("# ")
+    shown = re.findall(r"^```\{(?:figure|literalinclude)\} (\S+)$", page, re.MULTILINE)
+    made = [f"/_generated/recipes/{path.stem}.{suffix}" for suffix in ("png", "txt")]
+    assert shown == [*made, path.name]
+    assert f"{{download}}`{path.name} <{path.name}>`" in page
