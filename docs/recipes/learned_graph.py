@@ -136,7 +136,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     torch.manual_seed(args.seed)
     features, signal, target, place = load_data()
-    features = (features - features.mean((0, 1))) / features.std((0, 1))
+    features, signal, target = features.float(), signal.float(), target.float()
+    features = (features - features.mean((0, 1))) / features.std((0, 1)).clamp(min=1e-6)
     cut = 2 * len(features) // 3
     data, test = [[t[part] for t in (features, signal, target)] for part in (slice(0, cut), slice(cut, None))]
     print(f"layers: {SAGEConv.__module__}; variance of the target {test[2].var():.2f}")

@@ -52,11 +52,11 @@ def listwise_loss(logits: Tensor, ranking: Tensor, shown: Tensor) -> Tensor:
     return -d.trace_log_prob(d.observe(ranking))
 
 
-def a_pair(ranking: Tensor) -> tuple[Tensor, Tensor]:
-    """Two of the ranked answers of each prompt, the better one first, and a mask of the two."""
+def a_pair(ranking: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
+    """Two of the ranked answers of each prompt, the better one first, as if only these had been shown."""
     chance = torch.rand(ranking.shape).masked_fill(ranking < 0, -1.0)
     pair = ranking.gather(-1, chance.topk(2).indices.sort(-1).values)
-    return pair, torch.zeros_like(ranking, dtype=torch.bool).scatter(-1, pair.clamp(min=0), pair >= 0)
+    return pair, (pair[..., None] == torch.arange(shown.shape[-1])).any(-2)
 
 
 def ranked_pairs(logits: Tensor, ranking: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,7 +85,7 @@ def train(start: Policy, data: tuple[Tensor, ...], labels, beta: float, steps: i
 
 
 LABELS = {
-    "one pair (DPO)": lambda ranking, shown: a_pair(ranking),
+    "one pair (DPO)": a_pair,
     "the best one": lambda ranking, shown: (ranking[:, :1], shown),
     "the best two": lambda ranking, shown: (ranking[:, :2], shown),
     "whole ranking": lambda ranking, shown: (ranking, shown),
@@ -121,11 +121,12 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     torch.manual_seed(args.seed)
     x, y, ranking, reward = load_data()
+    x, y, ranking = x.float(), y.long(), ranking.long()
     train_set, test = [[t[part] for t in (x, y, ranking)] for part in (slice(0, len(x) // 3), slice(len(x) // 3, None))]
     start = Policy(x.shape[-1], int(y.max()) + 1)
 
-    pair, shown = a_pair(ranking)
-    logits = torch.randn(ranking.shape)
+    pair, shown = a_pair(ranking, (y >= 0).any(-1))
+    logits = torch.randn(shown.shape)
     better, worse = logits.gather(-1, pair.clamp(min=0)).unbind(-1)
     both = (pair >= 0).all(-1)
     gap = (listwise_loss(logits, pair, shown) + F.logsigmoid(better - worse))[both].abs().max()

@@ -83,7 +83,7 @@ def draw(losses: list[float], noises: dict[str, float], path: str) -> None:
 
 def train(args: argparse.Namespace) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
-    x, y = load_data()
+    x, y = (t.float() for t in load_data())
     mine = x[rank::world], y[rank::world]  # 3: rows of its own
     torch.manual_seed(args.seed)  # the same weights everywhere, which DDP also takes care of
     alone = Selector(x.shape[1], min(3, x.shape[1]))

@@ -38,12 +38,32 @@ def images(mnist=None):
     return dict.fromkeys(("train", "valid", "test"), draw)
 
 
+def rankings():  # of one to five answers, of which one to all were ranked; answers have one to three tokens
+    counts = torch.randint(1, 6, (60, 1))
+    answers = torch.randint(7, (60, 5, 3)).masked_fill(torch.arange(3) > torch.randint(3, (60, 5, 1)), -1)
+    order = torch.rand(60, 5).masked_fill(torch.arange(5) >= counts, 2.0).argsort(-1)
+    ranked = (torch.rand(60, 1) * counts).long() + 1
+    return (
+        torch.randn(60, 2),
+        answers.masked_fill((torch.arange(5) >= counts)[..., None], -1),
+        order.masked_fill(torch.arange(5) >= ranked, -1)[:, :4],
+        None,
+    )
+
+
+def nodes():  # two signals, and no places
+    return torch.randn(12, 9, 3), torch.randn(12, 9, 2), torch.randn(12, 9), None
+
+
 OTHER_DATA = {
     "feature_selection": (table, ["--k", "3"]),
+    "learned_graph": (nodes, ["--k", "2"]),
+    "listwise_preferences": (rankings, []),
     "moe_router": (tokens, ["--experts", "4", "--k", "1"]),
     "reranker": (candidates, ["--top", "6"]),
     "sort_numbers": (images, []),
     "token_pruner": (texts, []),
+    "two_processes": (lambda: table()[:2], ["--processes", "1"]),
 }
 
 
