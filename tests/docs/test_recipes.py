@@ -67,13 +67,18 @@ OTHER_DATA = {
 }
 
 
+def imported(path):
+    spec = spec_from_file_location(path.stem, path)
+    recipe = module_from_spec(spec)
+    spec.loader.exec_module(recipe)
+    return recipe
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.slow
 def test_with_other_data(path, tmp_path, monkeypatch, capsys):
-    spec = spec_from_file_location(path.stem, path)
-    recipe = module_from_spec(spec)
-    spec.loader.exec_module(recipe)
+    recipe = imported(path)
     load, options = OTHER_DATA[path.stem]
     monkeypatch.setattr(recipe, "load_data", load)
     recipe.main([*options, "--steps", "2", "--out", str(tmp_path / "out.png")])
@@ -89,3 +94,21 @@ def test_a_page_shows_the_file_and_what_it_made(path):
     made = [f"/_generated/recipes/{path.stem}.{suffix}" for suffix in ("png", "txt")]
     assert shown == [*made, path.name]
     assert f"{{download}}`{path.name} <{path.name}>`" in page
+
+
+def test_credit_of_neighbours_is_exact():
+    """Summed over all graphs of four nodes that each listen to one other: the gradient of the mean loss."""
+    recipe = imported(RECIPES / "learned_graph.py")
+    torch.manual_seed(0)
+    network, x, y = recipe.Network(1).double(), torch.randn(4, 1).double(), torch.randn(4).double()
+    logits = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    log_probs = logits.masked_fill(torch.eye(4, dtype=torch.bool), -torch.inf).log_softmax(-1)
+    others = [[j for j in range(4) if j != i] for i in range(4)]
+    neighbours = torch.cartesian_prod(*map(torch.tensor, others))[..., None]  # (81, 4, 1)
+    chosen = log_probs.expand(81, 4, 4).gather(-1, neighbours).squeeze(-1)  # (81, 4)
+    loss = (network(x, neighbours) - y).square().detach()
+    chance = chosen.sum(-1).exp()
+    (exact,) = torch.autograd.grad((chance * loss.mean(-1)).sum(), logits, retain_graph=True)
+    estimate = chance.detach()[:, None] * recipe.credit(loss, neighbours) * chosen / 4
+    torch.testing.assert_close(torch.autograd.grad(estimate.sum(), logits)[0], exact)
+    assert exact.abs().max() > 1e-4
