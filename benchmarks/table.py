@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import clustering
+import sorting
 from variance import described, rows_of
 
 from gumtrace.estimators import ESTIMATORS
@@ -292,6 +293,7 @@ TABLES = {
     "ranking": lambda: ranking(_load("ranking.json")),
     "ranking-noise": lambda: ranking_noise(_load("ranking.json")),
     "ranking-cost": lambda: ranking_cost(_load("ranking.json")),
+    "sorting": lambda: sorting.table(_load("sorting.json")),
 }
 
 

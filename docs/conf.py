@@ -31,6 +31,7 @@ extensions = [
     "command",
     "mathml",
     "plain_docstrings",
+    "recipes",
     "recorded",
 ]
 exclude_patterns = ["_build", "_generated", "_static"]

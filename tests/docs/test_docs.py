@@ -24,9 +24,13 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def blocks(text: str) -> list[tuple[str, str, int]]:
-    """Label, content and first line of every fenced block."""
-    return [(m[2], m[4], text[: m.start()].count("\n") + 2) for m in FENCE.finditer(text)]
+def blocks(text: str, first: int = 1) -> list[tuple[str, str, int]]:
+    """Label, content and first line of every fenced block, those inside of containers included."""
+    found = []
+    for m in FENCE.finditer(text):
+        line = first + text[: m.start()].count("\n") + 1
+        found += blocks(m[4], line) if m[2] == "{container}" else [(m[2], m[4], line)]
+    return found
 
 
 def load(path: Path):
@@ -34,6 +38,11 @@ def load(path: Path):
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_blocks_inside_of_containers_are_found():
+    page = "Title\n:::{container} x\n```text\ntheirs()\n```\n\n```python\nours()\n```\n:::\n```python\nlast()\n```\n"
+    assert blocks(page) == [("text", "theirs()\n", 4), ("python", "ours()\n", 8), ("python", "last()\n", 12)]
 
 
 @pytest.fixture

@@ -1,0 +1,138 @@
+"""Choose k columns of a table that say different things, where ten sensors measure everything five times.
+
+    python feature_selection.py --k 10 --out chosen.png
+
+For your own table replace `load_data`. Beside k-subsets are k independent Gumbel-softmax selectors, each of which
+chooses one column without knowing of the others.
+"""
+
+import argparse
+
+import torch
+from torch import Tensor, nn
+
+import gumtrace as gt
+
+COPY = 0.9  # columns that correlate more than this say the same
+
+
+def load_data(rows: int = 2000) -> tuple[Tensor, Tensor, list[str]]:
+    """Columns (rows, d), target (rows,) and names of columns: ten signals, five noisy copies of each, 30 of noise."""
+    generator = torch.Generator().manual_seed(0)
+    signals = torch.randn(rows, 10, generator=generator)
+    copies = signals[:, :, None] + 0.25 * torch.randn(rows, 10, 5, generator=generator)
+    x = torch.cat([copies.flatten(1), torch.randn(rows, 30, generator=generator)], 1)
+    y = signals @ torch.logspace(0.2, -0.4, 10) + 0.3 * torch.randn(rows, generator=generator)
+    names = [f"{signal}{copy}" for signal in "ABCDEFGHIJ" for copy in range(1, 6)]
+    return x, y, names + [f"noise{i}" for i in range(1, 31)]
+
+
+def fit(parameters: list[dict], loss, rows: int, steps: int, batch: int = 64) -> None:
+    optimiser = torch.optim.Adam(parameters)
+    for step in range(steps):
+        optimiser.zero_grad()
+        loss(torch.randint(rows, (batch,)), step / steps).backward()
+        optimiser.step()
+
+
+def choose_subset(x: Tensor, y: Tensor, k: int, steps: int) -> Tensor:
+    """The k columns of the largest logits, after training these together with a linear model of masked inputs."""
+    logits, model = torch.zeros(x.shape[1], requires_grad=True), nn.Linear(x.shape[1], 1)
+    estimator = gt.estimators.TraceREINFORCE(samples=4)
+
+    def loss(batch: Tensor, _: float) -> Tensor:
+        def squared_error(mask: Tensor) -> Tensor:  # (samples, batch, d), 0/1 -> (samples, batch)
+            return (model(mask * x[batch]).squeeze(-1) - y[batch]) ** 2
+
+        return estimator(gt.Subset(logits.expand(len(batch), -1), k), squared_error).mean()
+
+    fit([{"params": [logits], "lr": 0.1}, {"params": model.parameters(), "lr": 0.02}], loss, len(x), steps)
+    return logits.topk(k).indices
+
+
+def choose_independently(x: Tensor, y: Tensor, k: int, steps: int) -> Tensor:
+    """k softmaxes over the columns, annealed from temperature 5 to 0.1; the largest logit of each."""
+    logits, model = (0.01 * torch.randn(k, x.shape[1])).requires_grad_(), nn.Linear(k, 1)
+
+    def loss(batch: Tensor, progress: float) -> Tensor:
+        temperature = 5 * 0.02**progress
+        soft = nn.functional.gumbel_softmax(logits.expand(len(batch), -1, -1), tau=temperature)
+        return ((model((soft * x[batch, None]).sum(-1)).squeeze(-1) - y[batch]) ** 2).mean()
+
+    fit([{"params": [logits], "lr": 0.1}, {"params": model.parameters(), "lr": 0.02}], loss, len(x), steps)
+    return logits.argmax(-1)
+
+
+def r_squared(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], columns: Tensor) -> float:
+    """Of least squares on these columns alone, on rows that nobody has seen."""
+    (x, y), (x_test, y_test) = train, test
+    weights = torch.linalg.lstsq(nn.functional.pad(x[:, columns], (0, 1), value=1.0), y[:, None]).solution
+    left = y_test - (nn.functional.pad(x_test[:, columns], (0, 1), value=1.0) @ weights).squeeze(-1)
+    return 1 - (left.square().mean() / y_test.var()).item()
+
+
+def repeats(x: Tensor, columns: Tensor) -> int:
+    """Chosen columns that an earlier one of the chosen says already: the same column, or a copy of it."""
+    same = torch.corrcoef(x[:, columns].T).abs() > COPY
+    return int(same.tril(-1).any(1).sum())
+
+
+def draw(x: Tensor, names: list[str], found: dict[str, Tensor], path: str) -> None:
+    """Correlations among the chosen columns: what is dark off the diagonal was chosen twice."""
+    from matplotlib.figure import Figure
+
+    from gumtrace.plotting.style import ACCENT, CHOSEN, INK, SOFT, mix
+
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    for ax, (title, columns) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
+        columns = columns.sort().values
+        correlation = torch.corrcoef(x[:, columns].T).abs()
+        for i, j in torch.cartesian_prod(*2 * [torch.arange(len(columns))]).tolist():
+            color = ACCENT if i != j and correlation[i, j] > COPY else CHOSEN
+            ax.add_patch(rectangle(i, j, mix(color, correlation[i, j].item())))
+        ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(columns) - 0.5, -0.5), aspect="equal")
+        ax.set_xticks(range(len(columns)), [names[c] for c in columns], rotation=90, fontsize=8, color=SOFT)
+        ax.set_yticks(range(len(columns)), [names[c] for c in columns], fontsize=8, color=SOFT)
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+        ax.set_title(
+            f"{title}: {len(columns) - repeats(x, columns)} different of {len(columns)}", fontsize=10, color=INK
+        )
+    figure.savefig(path, dpi=150)
+
+
+def rectangle(i: int, j: int, color):
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((i - 0.46, j - 0.46), 0.92, 0.92, color=color, linewidth=0)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--k", type=int, default=10, help="columns to choose")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", help="file for the picture")
+    args = parser.parse_args(argv)
+    x, y, names = load_data()
+    rows, half = torch.randperm(len(x), generator=torch.Generator().manual_seed(args.seed)), len(x) // 2
+    x, y = x[rows].float(), y[rows].float()
+    x = (x - x[:half].mean(0)) / x[:half].std(0).clamp(min=1e-9)  # a constant column stays 0
+    y = (y - y[:half].mean()) / y[:half].std()
+    train, test = (x[:half], y[:half]), (x[half:], y[half:])
+    found: dict[str, Tensor] = {}
+    for title, choose, steps in [
+        ("a k-subset", choose_subset, args.steps),
+        ("k softmaxes", choose_independently, args.steps),
+        ("k softmaxes, 3 x steps", choose_independently, 3 * args.steps),
+    ]:
+        torch.manual_seed(args.seed)
+        found[title] = columns = choose(*train, args.k, steps)
+        print(f"{title:23} R² {r_squared(train, test, columns):.3f}   repeats {repeats(x, columns)}   ", end="")
+        print(" ".join(names[c] for c in columns.sort().values))
+    if args.out:
+        draw(x, names, dict(list(found.items())[:2]), args.out)
+
+
+if __name__ == "__main__":
+    main()
