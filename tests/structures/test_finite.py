@@ -14,7 +14,6 @@ from gumtrace.diagnostics import TooManyTraces, enumerate_values
 from gumtrace.structures import finite
 
 
-
 def items(dist):
     return [dist.item(index) for index in product(*map(range, dist.batch_shape))]
 
