@@ -34,7 +34,6 @@ from gumtrace_experiments import find, restore
 from gumtrace_experiments.commands.options import label, read_seeds
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
-from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.training import train_all
 from gumtrace_experiments.loop.workers import Workers
@@ -85,7 +84,7 @@ def config_of(task: str, estimator: str, short: dict[str, Any]) -> Config:
 
 def clock(kind: type[Experiment], config: Config, data: Any, device: torch.device) -> float:
     """Milliseconds of an update, alone."""
-    with precision(config):
+    with config.set_precision():
         run = Run(kind.build(config, data, device), None, Workers(device), graph=device.type == "cuda")
         times = [_clocked(run) for _ in range(1 + REPEATS)]
     return statistics.median(times[1:])  # the first may compile something

@@ -40,7 +40,6 @@ from gumtrace.benchmark import machine
 from gumtrace_experiments import find
 from gumtrace_experiments.commands.options import label, parse, read_seeds
 from gumtrace_experiments.commands.train import Options
-from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.training import train_all
 from gumtrace_experiments.loop.workers import Workers
@@ -170,7 +169,7 @@ def _is_chosen(args: argparse.Namespace, order: str, estimator: str) -> bool:
 def clocked(kind: Any, config: Any, device: torch.device, data: Path, learned: int) -> dict[str, Any]:
     """Milliseconds of an update, and seconds in which a model that has learned a little generates all sequences; what
     becomes of them is not part of it."""
-    with precision(config):
+    with config.set_precision():
         model = kind.build(config, kind.load_data(config, data, device), device)
         run = Run(model, None, Workers(device), graph=device.type == "cuda")
         updates.clocked([run], 3)

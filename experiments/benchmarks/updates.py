@@ -21,7 +21,6 @@ import torch
 from gumtrace.benchmark import machine
 from gumtrace.extras import require
 from gumtrace_experiments import find
-from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.workers import Workers
 
@@ -75,7 +74,7 @@ def measure(case: Case, device: torch.device, data: Path, smoke: bool) -> list[d
     loaded, workers = kind.load_data(config, data, device), Workers(device)
     runs: list[Run] = []
     records = []
-    with precision(config):
+    with config.set_precision():
         for beside in BESIDE:
             while len(runs) < beside:
                 model = kind.build(config.replace(seed=len(runs)), loaded, device)

@@ -125,45 +125,23 @@ def trace_of(value: Tensor) -> Trace:
     return trace
 
 
-class Subset(Site, structures.Subset, PyroMethods):
-    """`gumtrace.Subset` for Pyro."""
-
-
-class Permutation(Site, structures.Permutation, PyroMethods):
-    """`gumtrace.Permutation` for Pyro."""
-
-
-class Matching(Site, structures.Matching, PyroMethods):
-    """`gumtrace.Matching` for Pyro."""
-
-
-class SparseSpanningTree(Site, structures.SparseSpanningTree, PyroMethods):
-    """`gumtrace.SparseSpanningTree` for Pyro: a site over traces."""
-
-
-class BatchedSpanningTree(Site, structures.BatchedSpanningTree, PyroMethods):
-    """`gumtrace.BatchedSpanningTree` for Pyro: a site over traces."""
-
-
-class ConstrainedForest(Site, structures.ConstrainedForest, PyroMethods):
-    """`gumtrace.ConstrainedForest` for Pyro: a site over traces."""
-
-
 class SpanningTree(Site, structures.SpanningTree, PyroMethods):
     """`gumtrace.SpanningTree` for Pyro."""
 
     @classmethod
     def _given_by_edges(cls):
-        return SparseSpanningTree, BatchedSpanningTree
+        one, several = super()._given_by_edges()
+        return globals()[one.__name__], globals()[several.__name__]
 
 
-class Arborescence(Site, structures.Arborescence, PyroMethods):
-    """`gumtrace.Arborescence` for Pyro: a site over traces."""
+def _for_pyro(structure: type[Structure]) -> type[Structure]:
+    over = "" if structure.has_log_prob else ": a site over traces"
+    about = {"__doc__": f"`gumtrace.{structure.__name__}` for Pyro{over}.", "__module__": __name__}
+    return type(structure.__name__, (Site, structure, PyroMethods), about)
 
 
-class BinaryTree(Site, structures.BinaryTree, PyroMethods):
-    """`gumtrace.BinaryTree` for Pyro."""
+# All others are no more than their bases.
+globals().update({name: _for_pyro(getattr(structures, name)) for name in structures.__all__ if name not in globals()})
+if TYPE_CHECKING:
 
-
-class Custom(Site, structures.Custom, PyroMethods):
-    """`gumtrace.Custom` for Pyro: a site over traces."""
+    def __getattr__(name: str) -> Any: ...

@@ -14,7 +14,7 @@ from gumtrace.diagnostics import exact_gradient, exact_variance, gradients
 from gumtrace.diagnostics.variance import score_given_trace
 
 ESTIMATORS = {"noise": E.NoiseREINFORCE, "trace": E.TraceREINFORCE, "structure": E.StructureREINFORCE}
-ONE_TO_ONE = [name for name in FAST if name.startswith(("permutation", "binary"))]
+ONE_TO_ONE = [name for name in FAST if FAST[name]().one_to_one]
 MANY_ORDERS = ["subset", "subset-masked", "matching", "tree", "tree-masked", "forest", "sparse", "arborescence-masked"]
 KS = pytest.mark.parametrize("samples", [1, 2, 4])
 SMALL = pytest.mark.parametrize(("name", "dist"), [item[:2] for item in small()], ids=name_only)

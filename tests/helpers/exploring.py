@@ -38,7 +38,7 @@ class Expected:
             return {f"{key}-{place}" for place, key in enumerate(self.value)}
         if self.structure == "binary-tree":
             return {f"{parent}-{child}" for child, parent in enumerate(self.value) if parent >= 0}
-        value = self.trace.value.triu(1) if self.structure == "spanning-tree" else self.trace.value
+        value = self.trace.value.triu(1) if self.dist.symmetric else self.trace.value
         return set(value.flatten().nonzero()[:, 0].tolist())
 
 

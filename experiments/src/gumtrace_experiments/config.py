@@ -1,16 +1,18 @@
-"""What a run is: its config, the estimator that it names and the seeds that follow from its own. Two runs with equal
-configs, on equal machines and versions, give equal metrics."""
+"""What a run is: its config, what that means for torch, the estimator that it names and the seeds that follow from its
+own. Two runs with equal configs, on equal machines and versions, give equal metrics."""
 
 import dataclasses
 import hashlib
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
+import torch
 from torch import nn
 
 from gumtrace.estimators import ESTIMATORS, Estimator
@@ -24,6 +26,7 @@ else:
 T = TypeVar("T")
 C = TypeVar("C", bound="Config")
 Make = Callable[[], nn.Module]
+_MATMUL = {"float32": "highest", "tf32": "high", "bfloat16": "high"}  # torch's words for our precisions
 
 
 def with_settings_of(estimators: Mapping[str, type[Estimator]], config: type[T]) -> type[T]:
@@ -162,6 +165,21 @@ class Config:
         if self.schedule == "cosine":
             return 0.5 + 0.5 * math.cos(math.pi * iteration / self.iterations)
         return 1.0
+
+    @contextmanager
+    def set_precision(self) -> Iterator[None]:
+        """Set that of matrix products and of cuDNN, whose LSTMs have a switch of their own, for the whole process."""
+        before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        torch.set_float32_matmul_precision(_MATMUL[self.precision])
+        torch.backends.cudnn.allow_tf32 = self.precision != "float32"
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before[0])
+            torch.backends.cudnn.allow_tf32 = before[1]
+
+    def autocast(self, device: torch.device) -> AbstractContextManager:
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
     def replace(self, **changes: Any) -> Self:
         return dataclasses.replace(self, **changes)

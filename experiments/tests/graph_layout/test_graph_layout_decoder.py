@@ -16,7 +16,8 @@ from layout_decoders import EXACT, GRADIENT, HALF, SIZES, VALUE, decoder, error,
 
 from gumtrace.estimators import ESTIMATORS
 from gumtrace_experiments import find
-from gumtrace_experiments.graph_layout import fused_decoder, messages, repeated_messages
+from gumtrace_experiments.graph_layout import messages, repeated_messages
+from gumtrace_experiments.graph_layout.decoder import _messages
 
 everywhere, poisoned, precision = layout_decoders.everywhere, layout_decoders.poisoned, layout_decoders.precision
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("one_thread", "poisoned", "precision")]
@@ -84,7 +85,7 @@ def test_frozen_weights_keep_nothing():
 @pytest.mark.parametrize("structures", [trees, soft])
 def test_a_second_derivative_is_refused(structures):
     made, x, structure = decoder(4, 16), frames(SIZES["one"]), structures(4, 1, 1)
-    out = fused_decoder._messages(x, made._prepare(structure, hard=structures is trees))
+    out = _messages(x, made._prepare(structure, hard=structures is trees))
     (grad,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match="twice=True"):
         grad.sum().backward()

@@ -10,7 +10,7 @@ from common import seeded
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gumtrace as gt
-from gumtrace_experiments.graph_layout.fused_decoder import FusedDecoder
+from gumtrace_experiments.graph_layout.decoder import FusedDecoder
 from gumtrace_experiments.graph_layout.layers import Layer, Repeated
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -21,7 +21,8 @@ from layout_decoders import (
     trees,
 )
 
-from gumtrace_experiments.graph_layout import fused_decoder, messages
+from gumtrace_experiments.graph_layout import messages
+from gumtrace_experiments.graph_layout.decoder import _messages
 
 everywhere, poisoned, precision = layout_decoders.everywhere, layout_decoders.poisoned, layout_decoders.precision
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("one_thread", "poisoned", "precision")]
@@ -75,7 +76,7 @@ def test_trees_may_go_as_soft_structures():
     made, x, structure = decoder(n, hidden), frames(size), trees(n, items, samples)
     runs = []
     for hard in (True, False):
-        out = fused_decoder._messages(x, made._prepare(structure, hard)).reshape(items, samples, n, count, hidden)
+        out = _messages(x, made._prepare(structure, hard)).reshape(items, samples, n, count, hidden)
         runs.append([out.detach(), *torch.autograd.grad(out.square().sum(), [x, *made.message2.parameters()])])
     assert all(e < EXACT for e in errors(*runs))
 
@@ -86,7 +87,7 @@ def test_a_sum_of_differences():
     made, x, structure = decoder(n, hidden), frames(size), soft(n, items, samples)
 
     def total(structure):
-        return fused_decoder._messages(x, made._prepare(structure, hard=False)).double().square().sum()
+        return _messages(x, made._prepare(structure, hard=False)).double().square().sum()
 
     (grad,) = torch.autograd.grad(total(structure), structure)
     assert not grad.diagonal(dim1=-2, dim2=-1).any()
@@ -125,9 +126,9 @@ def test_scenes_do_not_depend_on_their_batch(structures):
     n, hidden, items, _, samples = SIZES["both"]
     made, x = decoder(n, hidden), frames(SIZES["both"])
     structure, hard = structures(n, items, samples), structures is trees
-    whole = fused_decoder._messages(x, made._prepare(structure, hard))
+    whole = _messages(x, made._prepare(structure, hard))
     for i in range(items):
-        alone = fused_decoder._messages(x[i : i + 1], made._prepare(structure[i : i + 1], hard))
+        alone = _messages(x[i : i + 1], made._prepare(structure[i : i + 1], hard))
         assert error(alone[0], whole[i]) < EXACT
 
 

@@ -10,9 +10,8 @@ from layout_networks import FRAMES, HIDDEN, ITEMS, SAMPLES, frames, make, soft, 
 from torch import nn
 from torch.nn import functional as F
 
-from gumtrace_experiments.graph_layout.decoder import Decoder
+from gumtrace_experiments.graph_layout.decoder import Decoder, FusedDecoder
 from gumtrace_experiments.graph_layout.encoder import Encoder
-from gumtrace_experiments.graph_layout.fused_decoder import FusedDecoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -10,8 +10,7 @@ from layout_decoders import EXACT, GRADIENT, HALF, VALUE, errors
 from layout_networks import make
 
 from gumtrace_experiments.graph_layout import node_update
-from gumtrace_experiments.graph_layout.decoder import Decoder
-from gumtrace_experiments.graph_layout.fused_decoder import SHARED, FusedDecoder
+from gumtrace_experiments.graph_layout.decoder import SHARED, Decoder, FusedDecoder
 from gumtrace_experiments.graph_layout.layers import Layer
 from gumtrace_experiments.graph_layout.node_update import NodeUpdate, PlainUpdate
 

@@ -7,8 +7,8 @@ import torch
 from layout_networks import FRAMES, ITEMS, SAMPLES, frames, make, trees
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gumtrace_experiments.graph_layout.decoder import FusedDecoder
 from gumtrace_experiments.graph_layout.encoder import Encoder
-from gumtrace_experiments.graph_layout.fused_decoder import FusedDecoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -7,8 +7,8 @@ from common import seeded
 from kernelcases import DEVICE
 
 import gumtrace as gt
-from gumtrace_experiments.graph_layout import fused_decoder, messages
-from gumtrace_experiments.graph_layout.fused_decoder import FusedDecoder
+from gumtrace_experiments.graph_layout import messages
+from gumtrace_experiments.graph_layout.decoder import FusedDecoder, _Fused, _messages
 
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # the interpreter multiplies the bits of bfloat16
 SIZES = {  # nodes, hidden, items, frames, samples
@@ -97,8 +97,8 @@ def summed(size, dtype=torch.float32, structures=trees):
     made, x = decoder(n, hidden, dtype), frames(size, dtype)
     structure = structures(n, items, samples, dtype=dtype)
     wiring = made._prepare(structure, hard=structures is trees)
-    assert isinstance(wiring, fused_decoder._Fused) == (dtype == torch.float32)
-    out = fused_decoder._messages(x, wiring).reshape(items, samples, n, count, hidden)
+    assert isinstance(wiring, _Fused) == (dtype == torch.float32)
+    out = _messages(x, wiring).reshape(items, samples, n, count, hidden)
     weights = torch.randn(out.shape, generator=seeded(3)).to(out)
     inputs = [x, *made.message1.parameters(), *made.message2.parameters(), *[structure] * structure.requires_grad]
     return [out.detach(), *torch.autograd.grad((out * weights).sum(), inputs)]

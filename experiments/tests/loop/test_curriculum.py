@@ -15,8 +15,7 @@ from tiny_runs import GraphLayout, cut_off
 
 from gumtrace_experiments import Config, train
 from gumtrace_experiments.curriculum import Curriculum
-from gumtrace_experiments.loop.batches import Batches
-from gumtrace_experiments.loop.update import Updater
+from gumtrace_experiments.loop.update import Batches, Updater
 from gumtrace_experiments.loop.workers import Workers
 from gumtrace_experiments.store.folder import read_json, read_metrics
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from gumtrace_experiments.config import Config
-from gumtrace_experiments.loop.precision import precision
 
 
 def switches():
@@ -21,7 +20,7 @@ def test_both_switches_are_set_and_put_back(before, name, inside):
     try:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.allow_tf32 = before[1]
-        with precision(Config(precision=name)):
+        with Config(precision=name).set_precision():
             assert switches() == inside
         assert switches() == before
     finally:

@@ -20,7 +20,6 @@ import torch
 from tiny_runs import stop_early
 
 from gumtrace_experiments import evaluate, find, names, train
-from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.profiling import PARTS, profile
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.workers import Workers
@@ -166,7 +165,7 @@ def build(data):
     with ExitStack() as stack:
 
         def call(config, **settings):
-            stack.enter_context(precision(config))
+            stack.enter_context(config.set_precision())
             kind = experiment(config)
             return Run(kind.build(config, kind.load(config, data, DEVICE), DEVICE), None, Workers(DEVICE), **settings)
 

@@ -16,8 +16,8 @@ from gumtrace_experiments.columns import Report
 from gumtrace_experiments.config import Config, build_estimator, suggest_estimator
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.graph_layout.data import Layouts, Split, load
+from gumtrace_experiments.graph_layout.decoder import SHARED, FusedDecoder
 from gumtrace_experiments.graph_layout.encoder import Encoder
-from gumtrace_experiments.graph_layout.fused_decoder import SHARED, FusedDecoder
 
 VARIANCE = 5e-5  # of a coordinate, given the one predicted
 CHUNK = 1000  # items evaluated at once

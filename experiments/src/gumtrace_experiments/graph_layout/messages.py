@@ -1,6 +1,6 @@
 """Messages between the nodes of graphs, summed up at their receivers: one operator of torch, for CUDA devices.
 
-`fused_decoder.py` says what is computed, and does it on any device. Here nothing is kept at the pairs but a byte for
+`decoder.py` says what is computed, and does it on any device. Here nothing is kept at the pairs but a byte for
 each output of the second layer, whether it is above zero: the backward pass computes once more what else it needs
 there, and the whole of the layer only for gradients to structures. torch.compile takes the operator as it is. It can be
 differentiated once.

@@ -8,7 +8,6 @@ import torch
 from gumtrace_experiments.config import Config, derive_seed
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.loop.data import SharedData
-from gumtrace_experiments.loop.precision import autocast, precision
 from gumtrace_experiments.registry import is_reference, known
 from gumtrace_experiments.store.checkpoints import BEST, load
 from gumtrace_experiments.store.errors import RunFolderError, other_version, unknown_experiment, weights_of
@@ -93,7 +92,7 @@ def evaluate(
     """Metrics of the best model of a run: for "test", those that the run wrote down when it was done, unless a file
     takes its place. Arguments as for `restore`."""
     model = restore(path, device, data, shared, file, experiment)
-    with precision(model.config):
+    with model.config.set_precision():
         return evaluate_split(model, split, torch.device(device))
 
 
@@ -104,7 +103,7 @@ def evaluate_split(experiment: Experiment, split: str, device: torch.device) -> 
     experiment.eval()
     try:
         # What was compiled was so for the sizes of training batches: to compile it once more would take longer
-        with torch.no_grad(), autocast(config, device), experiment.eager():
+        with torch.no_grad(), config.autocast(device), experiment.eager():
             return experiment.evaluate(split, generator)
     finally:
         experiment.train()

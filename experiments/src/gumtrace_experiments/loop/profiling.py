@@ -10,7 +10,6 @@ from torch.profiler import ProfilerActivity, record_function
 
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
-from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.update import BACKWARD, FORWARD, OPTIMISER, WARM_UP, Updater
 from gumtrace_experiments.loop.workers import Workers
 
@@ -33,7 +32,7 @@ def profile(
     Args:
         trace: a file for a timeline, to be looked at in chrome://tracing or Perfetto.
     """
-    with precision(config):
+    with config.set_precision():
         return _profile(experiment, config, data, Workers(torch.device(device)), updates, compile, trace)
 
 

@@ -3,20 +3,22 @@ as it would have continued."""
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from gumtrace.diagnostics.gradients import frozen
 from gumtrace.structures.checks import NotFinite
 from gumtrace_experiments.config import derive_seed
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.loop.evaluation import evaluate_split
-from gumtrace_experiments.loop.precision import autocast
-from gumtrace_experiments.loop.starts import Starts
 from gumtrace_experiments.loop.update import Updater
 from gumtrace_experiments.loop.workers import Workers
 from gumtrace_experiments.store.folder import RunFolder
+
+State = dict[str, Any]
 
 
 class Run:
@@ -159,7 +161,7 @@ class Run:
         self.updater.prepare(self.iteration)
         generator = torch.Generator(self.device).manual_seed(derive_seed(self.config.seed, "gradient", self.iteration))
         buffers = [(b, b.clone()) for b in self.experiment.buffers()]
-        with frozen(self.experiment.estimator), autocast(self.config, self.device), self.experiment.eager():
+        with frozen(self.experiment.estimator), self.config.autocast(self.device), self.experiment.eager():
             std = self.experiment.gradient_std(self.updater.index, generator)
         for b, before in buffers:  # running statistics
             b.copy_(before)
@@ -172,7 +174,7 @@ class Run:
 
     # State -------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "iteration": self.iteration,
             "rows": 0 if self.folder is None else self.folder.rows,
@@ -182,9 +184,51 @@ class Run:
             "optimiser": self.updater.optimiser.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.iteration, self.seconds = state["iteration"], max(self.seconds, state["seconds"])
         self.best = state["best"]
         self.starts.load_state_dict(state.get("starts"))
         self.updater.load_model(state["model"])
         self.updater.load_moments(state["optimiser"])
+
+
+class Starts:
+    """The scores of the initial models that were tried so far, and the state that the best of them reached.
+
+    Some problems have a symmetry that the first few hundred iterations break one way or the other, and one of the ways
+    ends badly: so several initial models are trained for a while, and the one that is best on validation is trained on
+    from where it is.
+    """
+
+    def __init__(self, count: int):
+        self.count = count
+        self.scores: list[float] = []
+        self.done = count == 1
+        self._best: State | None = None
+
+    @property
+    def left(self) -> int:
+        """To be tried after the current one."""
+        return 0 if self.done else self.count - 1 - len(self.scores)
+
+    def add(self, score: float, state: Callable[[], State]) -> bool:
+        """The score of the current one, -inf if it diverged. `state` is called if it is the best so far. Returns
+        whether there is another one to try."""
+        if score > max(self.scores, default=-math.inf):
+            self._best = tree_map(lambda x: x.clone() if torch.is_tensor(x) else x, state())
+        self.scores.append(score)
+        return len(self.scores) < self.count
+
+    def choose(self) -> State | None:
+        """The state of the best; None if all diverged. There is nothing more to try then."""
+        chosen, self._best, self.done = self._best, None, True
+        return chosen
+
+    def state_dict(self) -> State | None:
+        """None when one has been chosen."""
+        return None if self.done else {"scores": self.scores, "best": self._best}
+
+    def load_state_dict(self, state: State | None) -> None:
+        self.done = state is None
+        if state is not None:
+            self.scores, self._best = state["scores"], state["best"]

@@ -12,7 +12,6 @@ from gumtrace.benchmark.records import commit, machine
 from gumtrace.structures.checks import NotFinite
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
-from gumtrace_experiments.loop.precision import precision
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.side_by_side import advance_all
 from gumtrace_experiments.loop.workers import Workers
@@ -87,7 +86,7 @@ def train_all(
             done(run.folder.path, fresh[run])
 
     with ExitStack() as stack:
-        stack.enter_context(precision(first))
+        stack.enter_context(first.set_precision())
         for c, path in settings:
             folder = None
             if workers.is_main:
@@ -100,7 +99,8 @@ def train_all(
                 if compile:
                     model.compile_parts()
                 runs.append(Run(model, folder, workers, graph=graph))
-                _resume(runs[-1], path)
+                if folder is None or not folder.is_new:
+                    _resume(runs[-1], path)
         advance_all(runs, progress and workers.is_main, watch, finish_one)
     workers.wait()  # a rank that ends its process while another one still works may abort in torch's clean-up
     in_turn = iter(runs)

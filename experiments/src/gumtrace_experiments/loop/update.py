@@ -12,9 +12,8 @@ from torch.profiler import record_function
 
 from gumtrace_experiments.config import derive_seed
 from gumtrace_experiments.experiment import Experiment
-from gumtrace_experiments.loop.batches import Batches
 from gumtrace_experiments.loop.cuda_graph import Recording
-from gumtrace_experiments.loop.precision import autocast
+from gumtrace_experiments.loop.easy_first import EasyFirst
 from gumtrace_experiments.loop.workers import Workers
 
 WARM_UP = 3  # updates before a graph is recorded: libraries start up, and kernels are compiled
@@ -71,7 +70,7 @@ class Updater:
         count = self.config.shards
         parts = self.index.chunk(count)
         for shard, generator in self._each_shard():
-            with record_function(FORWARD), autocast(self.config, self.device):
+            with record_function(FORWARD), self.config.autocast(self.device):
                 loss, metrics = self.experiment.loss(parts[shard], generator)
             with record_function(BACKWARD):
                 (loss / count).backward()
@@ -179,6 +178,37 @@ class Updater:
                 yield
         finally:
             self._stream.wait_stream(shared)
+
+
+class Batches:
+    """Which items of the training set an iteration has: a function of the seed and the iteration, the same on every
+    device and for every process. Nothing here synchronises.
+
+    They go through the training set in epochs, each in an order of its own. While a curriculum leaves items out there
+    are no epochs: items are drawn independently and uniformly from the others. From the iteration on that has all
+    items, batches are those of a run without a curriculum.
+    """
+
+    def __init__(self, experiment: Experiment, device: torch.device):
+        config = experiment.config
+        if config.items > experiment.items:
+            raise ValueError(f"a batch has {config.items} items, but the training set has only {experiment.items}")
+        self.seed, self.items, self.size, self.device = config.seed, config.items, experiment.items, device
+        self._easy_first = EasyFirst(experiment) if config.curriculum else None
+        self._order, self._epoch = torch.empty(0), -1
+
+    def of(self, iteration: int) -> Tensor:
+        """(items,) int64."""
+        if self._easy_first is not None and (drawn := self._easy_first.draw(iteration)) is not None:
+            return self._to_device(drawn)
+        epoch, place = divmod(iteration, self.size // self.items)  # the last few items of an epoch are left out
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", epoch))
+            self._order, self._epoch = self._to_device(torch.randperm(self.size, generator=generator)), epoch
+        return self._order[place * self.items : (place + 1) * self.items]
+
+    def _to_device(self, x: Tensor) -> Tensor:
+        return x if self.device.type == "cpu" else x.pin_memory().to(self.device, non_blocking=True)
 
 
 def _shared_stream(device: torch.device) -> torch.cuda.Stream:

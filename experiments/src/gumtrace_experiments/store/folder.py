@@ -28,7 +28,7 @@ class RunFolder:
 
     def __init__(self, path: Path, about: dict[str, Any], defaults: dict[str, Any]):
         self.path, self.rows, self._events = path, 0, None
-        self._unused = False  # claimed just now, and nothing is known of the run yet
+        self.is_new = False  # claimed just now, and nothing is known of the run yet
         path.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(path)
         try:
@@ -45,7 +45,7 @@ class RunFolder:
             if strange := [p.name for p in self.path.iterdir() if p.name in (METRICS, BEST, STATE, RESULT)]:
                 raise RunFolderError(f"{self.path} holds {', '.join(strange)} but no {CONFIG}: not a run to resume")
             self.write(CONFIG, about)
-            self._unused = True
+            self.is_new = True
             return
         same = known["experiment"] == about["experiment"]
         theirs = completed(defaults, known["config"]) if same else known["config"]
@@ -57,7 +57,7 @@ class RunFolder:
 
     def log(self, row: dict[str, Any]) -> None:
         """`row` has an iteration, a split, and numbers."""
-        self._unused = False
+        self.is_new = False
         with (self.path / METRICS).open("a") as file:
             file.write(json.dumps({name: _written(value) for name, value in row.items()}) + "\n")
             file.flush()
@@ -114,7 +114,7 @@ class RunFolder:
         return load(self.path / BEST)
 
     def write(self, name: str, content: dict[str, Any]) -> None:
-        self._unused = False
+        self.is_new = False
         write_json(self.path / name, content)
 
     @property
@@ -124,7 +124,7 @@ class RunFolder:
     def close(self) -> None:
         if self._events is not None:
             self._events.close()
-        if self._unused:  # the run was refused, and should not count as unfinished
+        if self.is_new:  # the run was refused, and should not count as unfinished
             (self.path / CONFIG).unlink(missing_ok=True)
         give_back(self._lock)
 
