@@ -22,7 +22,7 @@ def load_data(rows: int = 2000) -> tuple[Tensor, Tensor, list[str]]:
     signals = torch.randn(rows, 10, generator=generator)
     copies = signals[:, :, None] + 0.25 * torch.randn(rows, 10, 5, generator=generator)
     x = torch.cat([copies.flatten(1), torch.randn(rows, 30, generator=generator)], 1)
-    y = signals @ torch.logspace(0.2, -0.4, 10) + 0.3 * torch.randn(rows, generator=generator)
+    y = signals @ torch.logspace(0.2, -0.2, 10) + 0.3 * torch.randn(rows, generator=generator)
     names = [f"{signal}{copy}" for signal in "ABCDEFGHIJ" for copy in range(1, 6)]
     return x, y, names + [f"noise{i}" for i in range(1, 31)]
 
@@ -38,7 +38,7 @@ def fit(parameters: list[dict], loss, rows: int, steps: int, batch: int = 64) ->
 def choose_subset(x: Tensor, y: Tensor, k: int, steps: int) -> Tensor:
     """The k columns of the largest logits, after training these together with a linear model of masked inputs."""
     logits, model = torch.zeros(x.shape[1], requires_grad=True), nn.Linear(x.shape[1], 1)
-    estimator = gt.estimators.TraceREINFORCE(samples=4)
+    estimator = gt.estimators.MarginalStraightThrough(samples=1)
 
     def loss(batch: Tensor, _: float) -> Tensor:
         def squared_error(mask: Tensor) -> Tensor:  # (samples, batch, d), 0/1 -> (samples, batch)
