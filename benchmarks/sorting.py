@@ -59,7 +59,7 @@ def table(results: dict) -> str:
     """One row for each method."""
     ours, s, machine = (results[part] for part in ("result", "settings", "machine"))
     lines = [
-        f"Lists of {s['n']} four-digit MNIST numbers, {s['test_lists']:,} of test digits. Ours is the end of one run with "
+        f"Lists of {s['n']} four-digit MNIST numbers, {s['test_lists']:,} of test digits. Ours is one run with "
         f"{s['steps'] * s['batch']:,} lists, {ours['cpu_seconds'] / 60:.0f} minutes on one core of {machine['cpu']} "
         f"({machine['date']}), by a network of {ours['parameters']:,} parameters; equal numbers may stand in either "
         f"order. The others are from table 1 of the paper: wider convolutions, and by the defaults of its code "
