@@ -40,7 +40,7 @@ def images(mnist=None):
 
 
 OTHER_DATA = {
-    "feature_selection": (table, ["--k", "3"]),
+    "feature_selection": (table, ["--k", "3", "--runs", "2"]),
     "moe_router": (tokens, ["--experts", "4", "--k", "1"]),
     "reranker": (candidates, ["--top", "6"]),
     "sort_numbers": (images, []),
