@@ -34,6 +34,7 @@ def run(recipe: Path, out: Path) -> None:
     picture, printed = out / f"{recipe.stem}.png", out / f"{recipe.stem}.txt"
     if printed.exists() and printed.stat().st_mtime > changed(recipe):
         return
+    picture.unlink(missing_ok=True)
     command = [sys.executable, str(recipe), "--out", str(picture)]
     threads = {"OMP_NUM_THREADS": "1"}  # small tensors: more threads would only wait for each other
     ran = subprocess.run(command, cwd=out, env=os.environ | threads, capture_output=True, text=True, timeout=LIMIT)

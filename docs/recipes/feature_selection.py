@@ -22,7 +22,7 @@ def load_data(rows: int = 2000) -> tuple[Tensor, Tensor, list[str]]:
     signals = torch.randn(rows, 10, generator=generator)
     copies = signals[:, :, None] + 0.25 * torch.randn(rows, 10, 5, generator=generator)
     x = torch.cat([copies.flatten(1), torch.randn(rows, 30, generator=generator)], 1)
-    y = signals @ torch.logspace(0.2, -0.4, 10) + 0.3 * torch.randn(rows, generator=generator)
+    y = signals @ torch.logspace(0.2, -0.2, 10) + 0.3 * torch.randn(rows, generator=generator)
     names = [f"{signal}{copy}" for signal in "ABCDEFGHIJ" for copy in range(1, 6)]
     return x, y, names + [f"noise{i}" for i in range(1, 31)]
 
@@ -38,7 +38,7 @@ def fit(parameters: list[dict], loss, rows: int, steps: int, batch: int = 64) ->
 def choose_subset(x: Tensor, y: Tensor, k: int, steps: int) -> Tensor:
     """The k columns of the largest logits, after training these together with a linear model of masked inputs."""
     logits, model = torch.zeros(x.shape[1], requires_grad=True), nn.Linear(x.shape[1], 1)
-    estimator = gt.estimators.TraceREINFORCE(samples=4)
+    estimator = gt.estimators.MarginalStraightThrough(samples=1)
 
     def loss(batch: Tensor, _: float) -> Tensor:
         def squared_error(mask: Tensor) -> Tensor:  # (samples, batch, d), 0/1 -> (samples, batch)
@@ -77,41 +77,35 @@ def repeats(x: Tensor, columns: Tensor) -> int:
     return int(same.tril(-1).any(1).sum())
 
 
-def draw(x: Tensor, names: list[str], found: dict[str, Tensor], path: str) -> None:
-    """Correlations among the chosen columns: what is dark off the diagonal was chosen twice."""
+def draw(x: Tensor, found: dict[str, list[Tensor]], path: str) -> None:
+    """Correlations among the chosen columns, a row for each method and a panel for each run."""
     from matplotlib.figure import Figure
-
-    from gumtrace.plotting.style import ACCENT, CHOSEN, INK, SOFT, mix
-
-    figure = Figure(figsize=(8, 3.6), layout="constrained")
-    for ax, (title, columns) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
-        columns = columns.sort().values
-        correlation = torch.corrcoef(x[:, columns].T).abs()
-        for i, j in torch.cartesian_prod(*2 * [torch.arange(len(columns))]).tolist():
-            color = ACCENT if i != j and correlation[i, j] > COPY else CHOSEN
-            ax.add_patch(rectangle(i, j, mix(color, correlation[i, j].item())))
-        ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(columns) - 0.5, -0.5), aspect="equal")
-        ax.set_xticks(range(len(columns)), [names[c] for c in columns], rotation=90, fontsize=8, color=SOFT)
-        ax.set_yticks(range(len(columns)), [names[c] for c in columns], fontsize=8, color=SOFT)
-        ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
-        ax.set_title(
-            f"{title}: {len(columns) - repeats(x, columns)} different of {len(columns)}", fontsize=10, color=INK
-        )
-    figure.savefig(path, dpi=150)
-
-
-def rectangle(i: int, j: int, color):
     from matplotlib.patches import Rectangle
 
-    return Rectangle((i - 0.46, j - 0.46), 0.92, 0.92, color=color, linewidth=0)
+    from gumtrace.plotting.style import ACCENT, CHOSEN, FAINT, INK, mix
+
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    rows = figure.subplots(len(found), max(map(len, found.values())), squeeze=False)
+    for axes, (title, runs) in zip(rows, found.items(), strict=True):
+        for ax, columns in zip(axes, runs, strict=True):
+            correlation = torch.corrcoef(x[:, columns.sort().values].T).abs().tolist()
+            for i, line in enumerate(correlation):
+                for j, value in enumerate(line):
+                    color = mix(ACCENT if i != j and value > COPY else CHOSEN, value)
+                    ax.add_patch(Rectangle((i + 0.05, j + 0.05), 0.9, 0.9, color=color, linewidth=0))
+            ax.set(xlim=(0, len(columns)), ylim=(len(columns), 0), aspect="equal", xticks=[], yticks=[])
+            ax.set_title(f"{len(columns) - repeats(x, columns)} different", fontsize=9, color=INK)
+            ax.spines[:].set_color(FAINT)
+        axes[0].set_ylabel(title, fontsize=10, color=INK)
+    figure.savefig(path, dpi=150)
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--k", type=int, default=10, help="columns to choose")
-    parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--runs", type=int, default=4, help="seeds to try")
+    parser.add_argument("--seed", type=int, default=0, help="of the first run")
     parser.add_argument("--out", help="file for the picture")
     args = parser.parse_args(argv)
     x, y, names = load_data()
@@ -120,18 +114,16 @@ def main(argv: list[str] | None = None) -> None:
     x = (x - x[:half].mean(0)) / x[:half].std(0).clamp(min=1e-9)  # a constant column stays 0
     y = (y - y[:half].mean()) / y[:half].std()
     train, test = (x[:half], y[:half]), (x[half:], y[half:])
-    found: dict[str, Tensor] = {}
-    for title, choose, steps in [
-        ("a k-subset", choose_subset, args.steps),
-        ("k softmaxes", choose_independently, args.steps),
-        ("k softmaxes, 3 x steps", choose_independently, 3 * args.steps),
-    ]:
-        torch.manual_seed(args.seed)
-        found[title] = columns = choose(*train, args.k, steps)
-        print(f"{title:23} R² {r_squared(train, test, columns):.3f}   repeats {repeats(x, columns)}   ", end="")
-        print(" ".join(names[c] for c in columns.sort().values))
+    found: dict[str, list[Tensor]] = {"a k-subset": [], "k softmaxes": []}
+    for (title, runs), choose in zip(found.items(), (choose_subset, choose_independently), strict=True):
+        for run in range(args.runs):
+            torch.manual_seed(args.seed + run)
+            columns = choose(*train, args.k, args.steps)
+            runs.append(columns)
+            print(f"{title:13} R² {r_squared(train, test, columns):.3f}   repeats {repeats(x, columns)}   ", end="")
+            print(" ".join(names[c] for c in columns.sort().values))
     if args.out:
-        draw(x, names, dict(list(found.items())[:2]), args.out)
+        draw(x, found, args.out)
 
 
 if __name__ == "__main__":

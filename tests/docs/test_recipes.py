@@ -1,5 +1,6 @@
 """Recipes: each runs with data of other sizes than its own, and has its page. The build of the site runs their own."""
 
+import ast
 import re
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -56,7 +57,7 @@ def nodes():  # two signals, and no places
 
 
 OTHER_DATA = {
-    "feature_selection": (table, ["--k", "3"]),
+    "feature_selection": (table, ["--k", "3", "--runs", "2"]),
     "learned_graph": (nodes, ["--k", "2"]),
     "listwise_preferences": (rankings, []),
     "moe_router": (tokens, ["--experts", "4", "--k", "1"]),
@@ -90,6 +91,8 @@ def test_with_other_data(path, tmp_path, monkeypatch, capsys):
 def test_a_page_shows_the_file_and_what_it_made(path):
     page = path.with_suffix(".md").read_text(encoding="utf-8")
     assert page.startswith("# ")
+    caption = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).partition("\n")[0]
+    assert caption.endswith(".")
     shown = re.findall(r"^```\{(?:figure|literalinclude)\} (\S+)$", page, re.MULTILINE)
     made = [f"/_generated/recipes/{path.stem}.{suffix}" for suffix in ("png", "txt")]
     assert shown == [*made, path.name]
