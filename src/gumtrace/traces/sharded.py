@@ -9,6 +9,7 @@ rank, winners (items, k) as numbers among all keys, items = samples x batch.
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from gumtrace.kernels import geometry, ops
 from gumtrace.kernels.geometry import SubsetShardGeometry, flatten_geometry
@@ -38,14 +39,18 @@ def conditional(x: Tensor, shard: SubsetShardGeometry, winners: Tensor, seed: Te
     ref, rest, _ = _log_totals(x, shard, winners, ranks)
     minima = _log_exponential(k, items * shard.total, k, items, seed, x.dtype).double()
     z = ranks.each(minima - (ref + rest))  # log of every minimum
-    shared = z.logcumsumexp(-1)
+    chain = torch.arange(k, dtype=torch.int32).expand(items, k)  # the winners alone, each of its own decision
+    shared = ops.log_spread(
+        *flatten_geometry(geometry.subset(k, k)), chain, chain[:, :0], z
+    )  # log of their sums so far
     nodes = _Rounded.apply(-shared.to(x.dtype), _in_order(-shared.detach().to(x.dtype)))  # G of the winners
 
     x = ops.repeat(x, items)
     racing = x > -torch.inf
     late = _fresh(shard, winners, unchosen, seed, x.dtype) - torch.where(racing, x, 0.0)
     if k > 0:
-        late = torch.logaddexp(shared[:, -1:].to(x.dtype), late)
+        last = shared[:, -1:].to(x.dtype)
+        late = last + softplus(late - last, threshold=50.0)  # log(e^last + e^late)
         below = torch.nextafter(nodes[:, -1:].detach(), torch.tensor(-torch.inf, dtype=x.dtype))
         g = _Rounded.apply(-late, torch.minimum(-late.detach(), below))
     else:
