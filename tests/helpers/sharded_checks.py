@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from common import seeded
+from sharded import counting  # benchmarks/
 
 import gumtrace as gt
 from gumtrace.estimators import DecisionREINFORCE, DecisionTerms, NoiseREINFORCE, StructureREINFORCE, TraceREINFORCE
@@ -231,26 +232,6 @@ def bytes_sent(group):
                 with counting(sizes):
                     many.trace_log_prob(trace)
                 assert sum(sizes) == 32 + rows * 24 * k
-
-
-@contextmanager
-def counting(sizes: list[int]):
-    """The bytes of every tensor that this rank hands to a collective operation."""
-    kept = dist.all_gather, dist.all_reduce
-
-    def gather(out, x, **kwargs):
-        sizes.append(x.numel() * x.element_size())
-        return kept[0](out, x, **kwargs)
-
-    def reduce(x, *args, **kwargs):
-        sizes.append(x.numel() * x.element_size())
-        return kept[1](x, *args, **kwargs)
-
-    dist.all_gather, dist.all_reduce = gather, reduce
-    try:
-        yield
-    finally:
-        dist.all_gather, dist.all_reduce = kept
 
 
 CHECKS = (same_as_one, higher_derivatives, hundred_seeds, ties, extremes, estimators, refusals, bytes_sent)
