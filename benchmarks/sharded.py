@@ -166,6 +166,83 @@ def record(ranks: list[dict[str, Any]], alone: dict[str, Any]) -> dict[str, Any]
     }
 
 
+# Tables --------------------------------------------------------------------------------------------
+
+SCALED, RANKS = 1_000_000_000, 64  # keys of all ranks, and how many ranks
+WIRE = 1.25e9  # bytes a second: ten gigabits
+
+
+def table(results: dict) -> str:
+    """One row for each number of processes, and a paragraph on what is exchanged."""
+    s, where, records = results["settings"], results["machine"], results["records"]
+    last = records[-1]
+    four, one = (_sent(last, case) for case in ("four_rows", "one_row"))
+    a_row = {call: (four[call] - one[call]) // 3 for call in ("sample", "log_prob", "backward")}
+    lines = [
+        f"{s['k']} of {s['d']:,} keys, one row, float32. CPU milliseconds of the slowest rank, one thread each: the "
+        f"least of {s['seeds']} runs for a sample, of {s['repeats']} for the others. Memory of a step (sample, "
+        f"log-probability, gradient) beyond the logits. By `benchmarks/sharded.py` on {where['cpu']}, {where['cores']} "
+        f"cores, torch {where['torch'].split('+')[0]}, {where['date']}.",
+        "",
+        "| | processes | keys a rank | same traces | sample | log-prob | gradient | noise given trace | memory |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for r in records:
+        times = (f"{r[name]['least_cpu_ms']:.0f}" for name in ("sample", "log_prob", "backward", "conditional"))
+        lines.append(
+            f"| {r['structure']} | {r['processes']} | {r['keys_a_rank']:,} | {r['same_traces']} of {s['seeds']} | "
+            + " | ".join(times)
+            + f" | {r['peak_bytes'] / 1e6:.0f} MB |"
+        )
+    lines += [
+        "",
+        f"For each row a rank hands to the others {a_row['sample']:,} bytes for a sample, {a_row['log_prob']:,} for "
+        f"its log-probability and {a_row['backward']} for the gradient, and a few for the call: as many with "
+        f"{s['small']:,} keys as with {s['d']:,}. A sample of {s['small']:,} keys on {last['processes']} ranks takes "
+        f"{last['small']['least_cpu_ms']:.1f} ms of CPU time: what it costs to agree and to merge. Log-probabilities "
+        f"differ from those of one process by {max(r['log_prob_gap'] for r in records):.0e} of their size at most.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _sent(record: dict, case: str) -> dict[str, int]:
+    return {call: sum(sizes) for call, sizes in record["bytes"][case].items()}
+
+
+def scaled(results: dict) -> str:
+    """What follows for many keys and ranks if time and memory are in proportion to the keys of a rank."""
+    last, k = results["records"][-1], results["settings"]["k"]
+    step = {"sample": "sample", "log_prob": "log-prob", "backward": "gradient"}
+    sent = {name: last["bytes"]["one_row"][name] for name in step}
+    first, *sums = sent["log_prob"]
+    received = RANKS * (sum(sent["sample"]) + first) + 2 * sum(sums)  # all get all; sums go round a ring, twice
+    lines = [
+        f"An extrapolation, not a measurement: {SCALED:,} keys on {RANKS} ranks, from the row of {last['processes']} "
+        "processes above. CPU time and memory are taken to be in proportion to the keys of a rank. Bytes are counted, "
+        f"those received for {RANKS} ranks. The latency of the network comes on top, once for each of "
+        f"{sum(map(len, sent.values()))} exchanges, whatever the number of keys.",
+        "",
+        f"| one row, k = {k} | each of {RANKS} ranks | one process |",
+        "|---|---:|---:|",
+    ]
+    sizes = [SCALED // RANKS, SCALED]
+    megabytes = last["peak_bytes"] / last["keys_a_rank"] / 1e6
+
+    def add(name: str, *cells: str) -> None:
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+
+    add("keys", *(f"{n:,}" for n in sizes))
+    add("logits, float32", *(f"{4e-6 * n:,.1f} MB" for n in sizes))
+    add("memory of a step beyond them", *(f"{megabytes * n:,.0f} MB" for n in sizes))
+    for name, words in step.items():
+        seconds = last[name]["least_cpu_ms"] / last["keys_a_rank"] / 1e3
+        add(f"{words}, CPU time", *(f"{seconds * n:.2f} s" for n in sizes))
+    add("bytes handed to the others", f"{sum(map(sum, sent.values())):,}", "")
+    add("bytes received", f"{received:,}", "")
+    add("their time at 10 Gbit/s", f"{1e3 * received / WIRE:.2f} ms", "")
+    return "\n".join(lines) + "\n"
+
+
 def main(argv: list[str] | None = None, s: Settings | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULTS)
