@@ -9,11 +9,13 @@ import table  # benchmarks/
 
 @pytest.mark.slow
 def test_it_records(tmp_path):
-    few = sharded.Settings(d=300, k=4, seeds=3, repeats=2, small=40, processes=(2,))
+    few = sharded.Settings(d=300, k=4, seeds=3, repeats=2, small=40, processes=(2,), many_keys=640)
     sharded.main(["--out", str(tmp_path / "out.json")], few)
-    alone, two = json.loads((tmp_path / "out.json").read_text())["records"]
+    found = json.loads((tmp_path / "out.json").read_text())
+    alone, two = found["records"]
     assert (alone["same_traces"], two["same_traces"]) == (3, 3)
     assert two["keys_a_rank"] == 150
+    assert [part["keys"] for part in found["one_of_many"].values()] == [10, 10]
 
 
 def test_ten_million_keys_have_the_traces_of_one_process():

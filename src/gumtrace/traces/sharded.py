@@ -94,11 +94,12 @@ class _LogTotals(torch.autograd.Function):
         if torch.is_grad_enabled():  # a graph of the gradient is asked for
             rest = _LogTotals.apply(x, torch.zeros_like(ref), ctx.shard, here, ctx.ranks)[1]  # type: ignore[index]
         h = ctx.ranks.each(to_rest * (-rest).exp())
-        to_x = torch.zeros_like(x)
-        for i in range(0, len(here), max(len(x), 1)):  # a sample after the other: a row of numbers for each is enough
-            sample = slice(i, i + len(x))
-            numbers = flatten_geometry(ctx.shard)
-            to_x = to_x + ops.to_keys(*numbers, here[sample], links[sample], -ref[sample], x, h[sample])
+        numbers = flatten_geometry(ctx.shard)
+        samples = (slice(i, i + len(x)) for i in range(0, len(here), max(len(x), 1)))
+        # One sample after the other: numbers for all their keys at once would be as many copies of the logits.
+        parts = (ops.to_keys(*numbers, here[s], links[s], -ref[s], x, h[s]) for s in samples)
+        first = next(parts, None)
+        to_x = torch.zeros_like(x) if first is None else sum(parts, first)
         return to_x, ctx.ranks.each(to_own), None, None, None
 
 
