@@ -202,8 +202,9 @@ def table(results: dict) -> str:
     lines = [
         f"{s['k']} of {s['d']:,} keys, one row, float32. CPU milliseconds of the slowest rank, one thread each: the "
         f"least of {s['seeds']} runs for a sample, of {s['repeats']} for the others. Memory of a step (sample, "
-        f"log-probability, gradient) beyond the logits. By `benchmarks/sharded.py` on {where['cpu']}, {where['cores']} "
-        f"cores, torch {where['torch'].split('+')[0]}, {where['date']}.",
+        "log-probability, gradient) beyond the logits. Processes keep the memory that they free. By "
+        f"`benchmarks/sharded.py` on {where['cpu']}, {where['cores']} cores, torch "
+        f"{where['torch'].split('+')[0]}, {where['date']}.",
         "",
         "| | processes | keys a rank | same traces | sample | log-prob | gradient | noise given trace | memory |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
@@ -239,11 +240,11 @@ def scaled(results: dict) -> str:
     first, *sums = sent["log_prob"]
     received = s["many_ranks"] * (sum(sent["sample"]) + first) + 2 * sum(sums)  # all get all; sums go round a ring
     lines = [
-        f"{s['many_keys']:,} keys on {s['many_ranks']} ranks. Measured: time and memory of one process that has the keys "
-        "of one such rank, alone in its group; in brackets with the allocator's default settings, where page faults are "
-        f"part of the time. Extrapolated: what {s['many_ranks']} ranks exchange, from the bytes counted above. Not "
-        f"part of it: the latency of a network, once for each of {sum(map(len, sent.values()))} exchanges, and the "
-        f"time to merge {s['many_ranks'] * s['k']:,} winners.",
+        f"{s['many_keys']:,} keys on {s['many_ranks']} ranks. Measured: time and memory of one process that has the "
+        "keys of one such rank, alone in its group; in brackets with the allocator's default settings, where page "
+        f"faults are part of the time. Extrapolated: what {s['many_ranks']} ranks exchange, from the bytes counted "
+        f"above. Not part of it: the latency of a network, once for each of {sum(map(len, sent.values()))} exchanges, "
+        f"and the time to merge {s['many_ranks'] * s['k']:,} winners.",
         "",
         f"| one row, k = {s['k']} | each of {s['many_ranks']} ranks | |",
         "|---|---:|---|",
