@@ -5,7 +5,7 @@ others, and takes times. Writes benchmarks/results/sharded.json. Some minutes on
 
 Times are CPU times of a process: ranks share cores here, and would not where they are worth having. The allocator is
 told to keep its memory: whether it gives some back, and pays for it in page faults, depends on what it did before, and
-can double a time. What one rank of many has to do is measured with and without this.
+can more than double a time. What one rank of many has to do is measured with and without this.
 """
 
 import argparse
