@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import clustering
+import sharded
 import sorting
 from variance import described, rows_of
 
@@ -290,6 +291,8 @@ TABLES = {
     "compile-time": lambda: compile_time(_load("compile_time.json")),
     "variance": lambda: variance(_load("variance.json")),
     "clustering": lambda: clustering.table(_load("clustering.json")),
+    "sharded": lambda: sharded.table(_load("sharded.json")),
+    "sharded-scaled": lambda: sharded.scaled(_load("sharded.json")),
     "ranking": lambda: ranking(_load("ranking.json")),
     "ranking-noise": lambda: ranking_noise(_load("ranking.json")),
     "ranking-cost": lambda: ranking_cost(_load("ranking.json")),

@@ -145,6 +145,8 @@ def noise_kl(p: Distribution, q: Distribution, *, any_scale: bool = False) -> Te
     (tensor(2.1548), tensor(0.))
     """
     p, q, dims = _alike("noise_kl", p, q)
+    if p.is_sharded:
+        raise NotImplementedError(f"noise_kl: the keys of a {type(p).__name__} are on several ranks; take trace_kl")
     here, there = p.racing, q.racing
     both = here & there
     gap = torch.where(both, p.log_rates, 0.0) - torch.where(both, q.log_rates, 0.0)

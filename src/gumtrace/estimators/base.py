@@ -87,6 +87,8 @@ class Estimator(nn.Module):
     """Whether its samples have weights: the loss is then not their plain mean."""
     most_samples: ClassVar[int | None] = None
     """The largest `samples`, where there is one."""
+    for_shards: ClassVar[bool] = False
+    """Whether it takes a structure whose keys are on several ranks."""
     on_host: ClassVar[bool] = False
     """Whether it computes something on the host, so that a CUDA graph cannot record it."""
     for_terms: ClassVar[bool] = False
@@ -148,6 +150,11 @@ class Estimator(nn.Module):
     ) -> Tensor:
         """The loss, (*batch,): what calling the estimator does."""
         dist = as_structure(type(self).__name__, dist)
+        if dist.is_sharded and not self.for_shards:
+            raise NotImplementedError(
+                f"{type(self).__name__}: it needs all keys, and those of a {type(dist).__name__} are on several ranks; "
+                "take TraceREINFORCE"
+            )
         if on == "trace" and self.differentiates:
             raise ValueError(
                 f"{type(self).__name__}: it differentiates the objective, and a trace has no derivative; take an "

@@ -57,6 +57,7 @@ def losses(name: str, dist: Structure, objective: Any, drawn: Trace | Tensor) ->
     # A copy: the objective may own the tensor, and fill it again in its next call.
     loss = loss.to(torch.promote_types(loss.dtype, dist.log_rates.dtype), copy=True)
     if dist._validate_args:
+        dist._check_losses(name, loss)
         _check_finite(name, dist, loss)
     return loss
 

@@ -60,6 +60,7 @@ class NoiseREINFORCE(ScoreEstimator):
     """
 
     label = "E-REINFORCE+"
+    for_shards = True
 
     def draw(self, dist, generator):
         noise = dist.perturb((self.samples,), generator=generator).detach()
@@ -77,6 +78,7 @@ class TraceREINFORCE(ScoreEstimator):
     """
 
     label = "T-REINFORCE+"
+    for_shards = True
 
     def draw(self, dist, generator):
         trace = dist.sample_trace((self.samples,), generator=generator)

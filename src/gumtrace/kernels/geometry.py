@@ -159,6 +159,26 @@ class ConstrainedForestGeometry(NamedTuple):
     default_size = 0
 
 
+class SubsetShardGeometry(NamedTuple):
+    """Some consecutive keys of a subset whose other keys are elsewhere. `winners` of a whole trace have the number of
+    keys here where the winner is elsewhere; those found here alone, -1 behind the last. Links are the bits of the
+    winners' G in float64: they have yet to race against those of the others."""
+
+    keys: int  # here
+    decisions: int
+    winner_slots: int
+    link_slots: int
+    k: int
+    first: int  # the place of the first key here among all,
+    total: int  # and how many there are: noise is drawn for the place
+    code = 10
+    module = "subset_shard"
+
+    @property
+    def default_size(self) -> int:
+        return self.k
+
+
 Geometry = (
     SubsetGeometry
     | PermutationGeometry
@@ -170,6 +190,7 @@ Geometry = (
     | CustomGeometry
     | BatchedSpanningTreeGeometry
     | ConstrainedForestGeometry
+    | SubsetShardGeometry
 )
 _CLASSES = Geometry.__args__  # in the order of their codes
 # Whose last field is a tensor. No union: torch.compile of torch 2.5 knows none.
@@ -178,6 +199,10 @@ WithTensor = SparseSpanningTreeGeometry, BatchedSpanningTreeGeometry, Constraine
 
 def subset(d: int, k: int) -> SubsetGeometry:
     return SubsetGeometry(d, k, k, 0, k)
+
+
+def subset_shard(keys: int, k: int, first: int, total: int) -> SubsetShardGeometry:
+    return SubsetShardGeometry(keys, k, k, 2 * k, k, first, total)
 
 
 def permutation(d: int) -> PermutationGeometry:

@@ -1,8 +1,8 @@
 """One file per structure, all in the same order; `base` holds what they share, `custom` the paper's general algorithm.
 
 The lists below are the only ones: `gumtrace` exports these names; the explorer, the site and the tests go through
-`ALL`, where those of graphs given by edges, and those under constraints, belong to the dense ones. Beside them are the
-errors that structures raise, each a ValueError.
+`ALL`, where those of graphs given by edges, those under constraints and the one of sharded keys belong to the plain
+ones. Beside them are the errors that structures raise, each a ValueError.
 """
 
 from gumtrace.structures.arborescence import Arborescence
@@ -15,6 +15,7 @@ from gumtrace.structures.custom import Custom
 from gumtrace.structures.finite import TooManyTraces as TooManyTraces
 from gumtrace.structures.matching import Matching
 from gumtrace.structures.permutation import Permutation
+from gumtrace.structures.sharded_subset import ShardedSubset
 from gumtrace.structures.spanning_tree import SpanningTree
 from gumtrace.structures.sparse_spanning_tree import SparseSpanningTree
 from gumtrace.structures.subset import Subset
@@ -27,6 +28,7 @@ __all__ = [
     "Custom",
     "Matching",
     "Permutation",
+    "ShardedSubset",
     "SpanningTree",
     "SparseSpanningTree",
     "Subset",

@@ -2,6 +2,7 @@
 validation. `Description` has what differs."""
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -101,14 +102,19 @@ class Structure(WithoutReplacement):
         return new
 
     def _rows(self) -> Tensor:
-        return self._x.reshape(self.batch_shape.numel(), self._layout.geometry.keys)
+        return self._x.reshape(self.batch_shape.numel(), self._geometry.keys)
 
     def _row_sizes(self) -> Tensor | None:
         return None if self._sizes is None else self._sizes.reshape(-1)
 
     @property
+    def _geometry(self) -> Any:
+        """Of the keys that are here, as kernels take it: that of the traces, unless other keys are elsewhere."""
+        return self._layout.geometry
+
+    @property
     def _geometry_args(self) -> tuple[list[int], Tensor | None]:
-        return flatten_geometry(self._layout.geometry)
+        return flatten_geometry(self._geometry)
 
     def _items(self, sample_shape) -> tuple[torch.Size, int]:
         shape = torch.Size(sample_shape) + self.batch_shape
@@ -124,10 +130,14 @@ class Structure(WithoutReplacement):
     def perturb(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Tensor:
         """Perturbed logits G = logits + Gumbel(0, 1), sample + batch + keys; gradients flow to the logits."""
         shape, items = self._items(sample_shape)
-        return formula.perturb(self._rows(), self._layout.geometry, items, generator).reshape(shape + self.key_shape)
+        return formula.perturb(self._rows(), self._geometry, items, generator).reshape(shape + self.key_shape)
 
     def trace(self, noise: Tensor) -> Trace:
         """Run the algorithm on given perturbed logits."""
+        return self._trace_rows(*self._noise_rows(noise))
+
+    def _noise_rows(self, noise: Tensor) -> tuple[Tensor, torch.Size]:
+        """Given perturbed logits as kernels take them, (items, keys), and sample + batch."""
         shape = self._check_noise(noise)
         if self._validate_args:
             lost = (noise.isneginf() & self.racing).flatten(-len(self.key_shape)).any(-1).flatten().nonzero()
@@ -135,7 +145,7 @@ class Structure(WithoutReplacement):
                 where = checks.item_name(int(lost[0]), self.batch_shape)
                 raise ValueError(f"{type(self).__name__}: the noise of {where} is -inf at a key that races")
         noise = torch.where(self._x.isneginf(), -torch.inf, noise.detach().to(self._x.dtype))
-        return self._trace_rows(noise.reshape(shape.numel(), self._layout.geometry.keys), shape)
+        return noise.reshape(shape.numel(), self._geometry.keys), shape
 
     def sample_trace(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Trace:
         """Traces of independent runs."""

@@ -30,6 +30,7 @@ class Description(Distribution):
     symmetric: bool = False  # keys (u, v) and (v, u) are one edge: values and critics' noise are symmetric matrices
     maximises_sum: ClassVar[bool] = False  # its first m winners have the largest sum of G of m keys that it can choose
     decisions_are_keys: ClassVar[bool] = False  # decision b is the one that key b won: the winner says which it is
+    is_sharded: bool = False  # its keys are on several ranks, and values, noise and logits are the pieces of this one
     one_to_one: bool = False  # a value has one trace, which says no more than the value
     relaxations: ClassVar[Sequence[str]] = ()  # kinds that `gumtrace.relax` takes, the default first
     drawing: ClassVar[str] = "gumtrace.plotting.rows:decisions"  # of a trace: (axes, words, chances of keys)
@@ -156,6 +157,9 @@ class Description(Distribution):
     def loss_to_go(self, trace: Trace, terms: Tensor) -> Tensor:
         """Of each decision: its own term and those of the decisions after it, sample + batch + decisions."""
         return terms.flip(-1).cumsum(-1).flip(-1)
+
+    def _check_losses(self, name: str, loss: Tensor) -> None:
+        """Raises where losses cannot be right though each is a number."""
 
     # Comparisons -----------------------------------------------------------------------------------
 

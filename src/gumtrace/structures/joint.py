@@ -135,6 +135,13 @@ class Joint(Independent):
         return self.base_dist.one_to_one
 
     @property
+    def is_sharded(self) -> bool:
+        return self.base_dist.is_sharded
+
+    def _check_losses(self, name: str, loss: Tensor) -> None:
+        self.base_dist._check_losses(name, loss)
+
+    @property
     def symmetric(self) -> bool:
         return self.base_dist.symmetric
 

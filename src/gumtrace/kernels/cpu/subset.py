@@ -9,20 +9,26 @@ import numpy as np
 from gumtrace.kernels.cpu.arrays import copy_row
 from gumtrace.kernels.cpu.chain import chain
 from gumtrace.kernels.cpu.hooks import list_groups, list_order, trace_item
+from gumtrace.kernels.cpu.jit import jit
 from gumtrace.kernels.cpu.order import sort_racing, top_racing
 from gumtrace.kernels.geometry import PermutationGeometry, SubsetGeometry
 
 
 @trace_item.of(SubsetGeometry)
 def _trace_subset(geometry, g, k, winners, links):
+    return first_racing(g, k, winners) == k
+
+
+@jit
+def first_racing(g, k, winners):
+    """The first k winners in order and then -1; returns how many there were."""
     winners[:] = -1
     if k > 64:  # a heap this deep is slower
         order = sort_racing(g, k)
         count = order.size
         copy_row(order, count, winners)
-    else:
-        count = top_racing(g, k, winners)
-    return count == k
+        return count
+    return top_racing(g, k, winners)
 
 
 @trace_item.of(PermutationGeometry)
@@ -64,7 +70,13 @@ def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
         keys[b] = winners[b]
         offsets[b] = b
         chosen[winners[b]] = True
-    position = steps
+    return list_unchosen(chosen, steps, steps, keys, offsets, parent, decision)
+
+
+@jit
+def list_unchosen(chosen, steps, position, keys, offsets, parent, decision):
+    """Behind the winners that are listed, all others: in the group of the last decision. Returns how many groups."""
+    size = chosen.size
     for k in range(size):
         if not chosen[k] and position < size:  # a made-up trace may name a key twice
             keys[position] = k

@@ -1,0 +1,57 @@
+"""Subsets of keys on several ranks: two and four processes against one."""
+
+import pytest
+import sharded_checks
+import torch
+import torch.distributed as dist
+from common import seeded
+from torch.multiprocessing.spawn import spawn
+
+import gumtrace as gt
+
+
+@pytest.mark.slow
+def test_two_and_four_ranks_are_one_process(tmp_path):
+    spawn(sharded_checks.run, (4, str(tmp_path / "store")), nprocs=4)
+
+
+@pytest.fixture
+def alone(tmp_path):
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_there_must_be_a_group():
+    with pytest.raises(RuntimeError, match=r"call torch.distributed.init_process_group on every rank first"):
+        gt.ShardedSubset(torch.zeros(3), 1)
+
+
+def test_one_rank_is_a_subset(alone):
+    x = torch.randn(2, 7, generator=seeded())
+    one, many = gt.Subset(x, 3), gt.ShardedSubset(x, 3)
+    trace, ours = (d.sample_trace((5,), generator=seeded(1)) for d in (one, many))
+    assert torch.equal(trace.winners, ours.winners)
+    assert torch.equal(trace.value, ours.value)
+    assert many.support.check(ours.value).all()
+    assert repr(many) == "ShardedSubset(batch_shape=(2,), event_shape=(7,), dtype=torch.float32)"
+
+
+@pytest.mark.parametrize("call", ["enumerate_traces", "enumerate_support", "entropy", "log_prob", "distinct_traces"])
+def test_what_needs_all_keys_is_refused(alone, call):
+    d = gt.ShardedSubset(torch.zeros(7), 3)
+    arguments = {"log_prob": (torch.zeros(7),), "distinct_traces": (2,)}.get(call, ())
+    with pytest.raises(NotImplementedError, match="ShardedSubset"):
+        getattr(d, call)(*arguments)
+
+
+def test_relaxations_are_refused(alone):
+    d = gt.ShardedSubset(torch.zeros(7), 3)
+    with pytest.raises((NotImplementedError, ValueError, TypeError), match="ShardedSubset"):
+        gt.relax(d, d.perturb(), 1.0)
+
+
+@pytest.mark.parametrize("k", [1.5, None, torch.tensor([1, 2])])
+def test_k_is_an_integer(alone, k):
+    with pytest.raises((TypeError, ValueError), match="k must be an integer"):
+        gt.ShardedSubset(torch.zeros(2, 7), k)
