@@ -140,7 +140,8 @@ def main(argv: list[str] | None = None) -> None:
     features = (features - features.mean((0, 1))) / features.std((0, 1)).clamp(min=1e-6)
     cut = 2 * len(features) // 3
     data, test = [[t[part] for t in (features, signal, target)] for part in (slice(0, cut), slice(cut, None))]
-    print(f"layers: {SAGEConv.__module__}; variance of the target {test[2].var():.2f}")
+    layers = "PyG" if SAGEConv.__module__.startswith("torch_geometric") else "this file"
+    print(f"layers of {layers}; variance of the target {test[2].var():.2f}")
     graphs, where = {}, nn.Identity()
     for name, learn in {"nearest in the features": False, "learned": True}.items():
         network, where = train(tuple(data), args.k, args.steps, learn)
