@@ -116,9 +116,8 @@ class _Net(nn.Module):
         super().__init__()
         self.receiving, self.sending = nn.Linear(features, hidden), nn.Linear(features, hidden)
         self.own, self.received = nn.Linear(features, hidden), nn.Linear(hidden, hidden)
-        self.middle, self.out = nn.Linear(hidden, hidden), nn.Linear(hidden, 1)
-        for parameter in self.out.parameters():
-            nn.init.zeros_(parameter)
+        self.middle, self.out = nn.Linear(hidden, hidden), nn.Linear(hidden, 1, bias=False)
+        nn.init.zeros_(self.out.weight)
 
     def forward(self, matrix: Tensor, features: Tensor) -> Tensor:
         receiving, sending = self.receiving(features), self.sending(features)
