@@ -58,7 +58,7 @@ class Problem(NamedTuple):
 
 def configuration(name: str, smoke: bool) -> tuple[type[Experiment], Config]:
     experiment, settings = TRAINED[name]
-    kind = find(experiment)
+    kind: Any = find(experiment)
     config = kind.config_type(schedule="cosine", test_size=1000, temperature=0.5, **settings)
     if smoke:
         config = kind.smoke(config).replace(iterations=4, test_size=20, curriculum="", hidden=8)

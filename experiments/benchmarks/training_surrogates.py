@@ -23,7 +23,8 @@ def explained(model: Experiment, s: Any) -> dict[str, float]:
     generator = torch.Generator().manual_seed(s.seed + 3)
     given = problem(model, "valid", torch.arange(s.probed), generator)
     values, losses = drawn(given, s.fresh, generator)
-    c = model.estimator.surrogate(values, given.context)
+    surrogate: Any = model.estimator.surrogate
+    c = surrogate(values, given.context)
     nats = entropy(given.dist, s.fresh, generator)
     narrow = nats <= nats.median()
     scaled = c * (centred(c) * centred(losses)).sum() / centred(c).square().sum().clamp(min=1e-12)

@@ -59,12 +59,13 @@ def variance(results: dict[str, Any]) -> str:
     """A table of the models, and one for each experiment with a row for each estimator."""
     s, m = results["settings"], results["machine"]
     parts = [
-        f"By `experiments/benchmarks/training_variance.py` on one thread of {m['cpu']}, torch {m['torch']}, {m['date']}. "
-        f"Standard deviations relative to T-REINFORCE+'s, root mean squares over the logits of {s['items']} items of "
-        f"the validation set and {s['replicates']} estimates (U-REINFORCE+: fewer) of {s['calls']} objective calls for "
-        "an item (REBAR: 9); behind ±, the standard error of a ratio. In brackets the bias in percent of the gradient, "
-        f"as far as it is more than chance. What learns has done so on {s['fit']} batches of the training set, with the "
-        "model frozen. *Equal time* is the same number if the time of a whole update went into more calls.",
+        f"By `experiments/benchmarks/training_variance.py` on one thread of {m['cpu']}, torch {m['torch']}, "
+        f"{m['date']}. Standard deviations relative to T-REINFORCE+'s, root mean squares over the logits of "
+        f"{s['items']} items of the validation set and {s['replicates']} estimates (U-REINFORCE+: fewer) of "
+        f"{s['calls']} objective calls for an item (REBAR: 9); behind ±, the standard error of a ratio. In brackets "
+        "the bias in percent of the gradient, as far as it is more than chance. What learns has done so on "
+        f"{s['fit']} batches of the training set, with the model frozen. *Equal time* is the same number if the time "
+        "of a whole update went into more calls.",
         models(results),
     ]
     for model in KINDS:
@@ -151,6 +152,17 @@ def surrogates(results: dict[str, Any]) -> str:
 
 def _explained(r: dict[str, float]) -> str:
     return f"{r['explained']:.2f} ({r['narrow']:.2f}, {r['wide']:.2f})".replace("-", "−")
+
+
+def number(want: str) -> str:
+    """One number, for a page: "model | estimator | point | calls" or "... | time" is a ratio, "... | explained" a
+    share. "best" is the unbiased estimator of the least standard deviation."""
+    results, (model, estimator, point, at) = load(), (part.strip() for part in want.split("|"))
+    if at == "explained":
+        return f"{_only(results['explained'], {'model': model, 'estimator': estimator, 'point': point})[at]:.2f}"
+    if estimator == "best":
+        return f"{best(results, model, point, at)[1]:.2f}"
+    return f"{ratios(results, model)[estimator, point][at]:.2f}"
 
 
 TABLES = {

@@ -44,9 +44,9 @@ class Settings:
 
     items: int = 16
     calls: int = 8  # of the objective, for an item and estimate
-    fit: int = 200  # batches of as many items and calls, for estimators that learn
-    replicates: int = 60  # estimates to take the standard deviation over
-    reference: int = 60  # estimates of T-REINFORCE+ whose mean stands for the true gradient
+    fit: int = 150  # batches of as many items and calls, for estimators that learn
+    replicates: int = 40  # estimates to take the standard deviation over
+    reference: int = 40  # estimates of T-REINFORCE+ whose mean stands for the true gradient
     samples: int = 64  # of each of these
     fresh: int = 100  # structures of an item that surrogates are judged by
     probed: int = 64  # items, for that
