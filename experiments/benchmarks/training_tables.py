@@ -11,6 +11,7 @@ from gumtrace.estimators import ESTIMATORS
 RESULTS = Path(__file__).parent / "results" / "training-variance.json"
 PLAIN = "TraceREINFORCE"
 POINTS = ("beginning", "half-way", "end")
+LEARNT = "graph layout, with the surrogate"
 METRICS = {"graph layout": ("elbo", "precision"), "ListOps": ("accuracy", "precision")}
 KINDS = {"graph layout": {"SurrogateREINFORCE": "graph", "MLP": "MLP"}, "ListOps": {"SurrogateREINFORCE": "MLP"}}
 
@@ -145,13 +146,30 @@ def surrogates(results: dict[str, Any]) -> str:
         cells = [_explained(by_point[point]) for point in POINTS]
         lines.append(f"| {about} | {' | '.join(cells)} |")
     for model in KINDS:
-        cells = [f"{_only(results['within'], {'model': model, 'point': p})['explained']:.2f}" for p in POINTS]
-        lines.append(f"| {model}: the best sum over edges | {' | '.join(cells)} |".replace("-0.00", "0.00"))
-    return "\n".join(lines) + "\n"
+        shares = [_only(results["within"], {"model": model, "point": point})["explained"] for point in POINTS]
+        lines.append(f"| {model}: the best sum over edges | {' | '.join(map(_share, shares))} |")
+    return "\n".join([*lines, "", learnt_in_training(results)]) + "\n"
+
+
+def learnt_in_training(results: dict[str, Any]) -> str:
+    """A sentence on the model that was trained with its surrogate."""
+    found = ratios(results, LEARNT)
+    noise = ", ".join(f"{found['SurrogateREINFORCE', point]['calls']:.2f} ({point})" for point in POINTS)
+    ends = [_only(results["training"], {"model": model, "point": "end"}) for model in ("graph layout", LEARNT)]
+    plain, own = (f"{_metric('elbo', at)} and {_metric('precision', at)}" for at in ends)
+    return (
+        f"Learnt in training, {noise} of T-REINFORCE+'s standard deviation are left at the same model and as many calls. "
+        f"After {ends[0]['iteration']:,} updates from the same start, {own} with the surrogate, {plain} without: one "
+        "run each."
+    )
 
 
 def _explained(r: dict[str, float]) -> str:
-    return f"{r['explained']:.2f} ({r['narrow']:.2f}, {r['wide']:.2f})".replace("-", "−")
+    return f"{_share(r['explained'])} ({_share(r['narrow'])}, {_share(r['wide'])})"
+
+
+def _share(x: float) -> str:
+    return f"{x:.2f}".replace("-0.00", "0.00").replace("-", "−")
 
 
 def number(want: str) -> str:
