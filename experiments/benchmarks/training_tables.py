@@ -59,14 +59,14 @@ def best(results: dict[str, Any], model: str, point: str, at: str = "calls") -> 
 def variance(results: dict[str, Any]) -> str:
     """A table of the models, and one for each experiment with a row for each estimator."""
     s, m = results["settings"], results["machine"]
+    sizes = "; ".join(f"{model}: {items} items, {count} estimates" for model, (items, count) in s["measured"].items())
     parts = [
         f"By `experiments/benchmarks/training_variance.py` on one thread of {m['cpu']}, torch {m['torch']}, "
         f"{m['date']}. Standard deviations relative to T-REINFORCE+'s, root mean squares over the logits of "
-        f"{s['items']} items of the validation set and {s['replicates']} estimates (U-REINFORCE+: fewer) of "
-        f"{s['calls']} objective calls for an item (REBAR: 9); behind ±, the standard error of a ratio. In brackets "
-        "the bias in percent of the gradient, as far as it is more than chance. What learns has done so on "
-        f"{s['fit']} batches of the training set, with the model frozen. *Equal time* is the same number if the time "
-        "of a whole update went into more calls.",
+        f"items of the validation set ({sizes}), each of {s['calls']} objective calls for an item (REBAR: 9); behind "
+        "±, the standard error of a ratio. In brackets the bias in percent of the gradient, as far as it is more than "
+        f"chance. What learns has done so on {s['fit']} batches of the training set, with the model frozen. *Equal "
+        "time* is the same number if the time of a whole update went into more calls.",
         models(results),
     ]
     for model in KINDS:
@@ -158,9 +158,9 @@ def learnt_in_training(results: dict[str, Any]) -> str:
     ends = [_only(results["training"], {"model": model, "point": "end"}) for model in ("graph layout", LEARNT)]
     plain, own = (f"{_metric('elbo', at)} and {_metric('precision', at)}" for at in ends)
     return (
-        f"Learnt in training, {noise} of T-REINFORCE+'s standard deviation are left at the same model and as many calls. "
-        f"After {ends[0]['iteration']:,} updates from the same start, {own} with the surrogate, {plain} without: one "
-        "run each."
+        f"Learnt in training, {noise} of T-REINFORCE+'s standard deviation are left at the same model and as many "
+        f"calls. After {ends[0]['iteration']:,} updates from the same start, {own} with the surrogate, {plain} without "
+        "it: one run each."
     )
 
 

@@ -15,7 +15,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from gumtrace_experiments.loop.workers import Workers
 
 RESULTS = Path(__file__).parent / "results" / "training-variance.json"
 PLAIN = "TraceREINFORCE"
-SLOW = 4  # so many times fewer estimates of estimators that compute something on the host
+MEASURED = {"graph layout": (64, 20), "ListOps": (16, 40)}
 PARTS = ("training", "updates", "gradients", "explained", "within")
 
 
@@ -42,12 +42,13 @@ PARTS = ("training", "updates", "gradients", "explained", "within")
 class Settings:
     """What a recording depends on, apart from the models and the machine."""
 
-    items: int = 16
+    items: int = 16  # of a batch
     calls: int = 8  # of the objective, for an item and estimate
-    fit: int = 150  # batches of as many items and calls, for estimators that learn
-    replicates: int = 40  # estimates to take the standard deviation over
-    reference: int = 40  # estimates of T-REINFORCE+ whose mean stands for the true gradient
-    samples: int = 64  # of each of these
+    fit: int = 150  # batches, for estimators that learn
+    # Of the validation set, items and estimates of their gradients; narrow posteriors need many items, as a few of them
+    # have most of the variance, and relaxed arborescences are slow.
+    measured: dict[str, tuple[int, int]] = field(default_factory=lambda: dict(MEASURED))
+    samples: int = 64  # of as many estimates of T-REINFORCE+, whose mean stands for the true gradient
     fresh: int = 100  # structures of an item that surrogates are judged by
     probed: int = 64  # items, for that
     regression: int = 1000  # structures of an item, for regressions within it
@@ -55,7 +56,17 @@ class Settings:
     seed: int = 0
 
 
-SMOKE = Settings(2, 4, 2, 4, 2, 4, 6, 4, 20, 2)
+SMOKE = Settings(
+    items=2,
+    calls=4,
+    fit=2,
+    measured={"graph layout": (2, 4), "ListOps": (2, 4)},
+    samples=4,
+    fresh=6,
+    probed=4,
+    regression=20,
+    timed=2,
+)
 
 
 def rivals(dist: Any, own: str) -> list[str]:
@@ -104,19 +115,20 @@ def rms(x: Tensor) -> float:
     return x.square().mean().sqrt().item()
 
 
-def true_gradient(model: Experiment, index: Tensor, s: Settings) -> tuple[Tensor, float]:
+def true_gradient(model: Experiment, index: Tensor, replicates: int, s: Settings) -> tuple[Tensor, float]:
     """The mean of long estimates of T-REINFORCE+, and its error."""
     generator = torch.Generator().manual_seed(s.seed + 1)
     given = problem(model, "valid", index, generator)
-    grads = estimates(TraceREINFORCE(samples=s.samples), given, s.reference, generator)
+    grads = estimates(TraceREINFORCE(samples=s.samples), given, replicates, generator)
     alive = given.dist.racing.expand(grads.shape[1:])
-    return grads.mean(0), spread(grads, alive)["std"] / math.sqrt(s.reference)
+    return grads.mean(0), spread(grads, alive)["std"] / math.sqrt(replicates)
 
 
-def measured(model: Experiment, index: Tensor, truth: tuple[Tensor, float], s: Settings) -> dict[str, float]:
+def measured(
+    model: Experiment, index: Tensor, replicates: int, truth: tuple[Tensor, float], s: Settings
+) -> dict[str, float]:
     """Standard deviation and bias of one estimator on these items of the validation set."""
     generator = torch.Generator().manual_seed(s.seed)
-    replicates = max(2, s.replicates // (SLOW if model.estimator.on_host else 1))
     given = problem(model, "valid", index, generator)
     grads = estimates(model.estimator, given, replicates, generator)
     alive = given.dist.racing.expand(grads.shape[1:])
@@ -144,7 +156,8 @@ class Recording:
         self.kind, self.config = configuration(name, smoke)
         self.data = self.kind.load_data(self.config, folder, torch.device("cpu"))
         self.points = train(name, self.kind, self.config, self.data, folder)
-        self.index = torch.arange(s.items)
+        items, self.replicates = s.measured[name.partition(",")[0]]
+        self.index = torch.arange(items)
         self.own = self.config.estimator != PLAIN  # trained with the estimator that is measured
 
     def run(self) -> None:
@@ -182,7 +195,7 @@ class Recording:
                 self.add("explained", {**about, "estimator": name}, lambda r=ready: explained(r[0], self.s))
         if not self.own:
             plain = freeze(self.model(about["point"], PLAIN))
-            self.add("within", about, lambda: within_items(plain, self.index, self.s))
+            self.add("within", about, lambda: within_items(plain, self.index[: self.s.items], self.s))
 
     def _fitted(self, about: dict[str, Any], name: str, truth: list) -> Iterator[Experiment]:
         """The frozen model whose estimator has learnt, after it was measured; nothing if all is known."""
@@ -194,9 +207,10 @@ class Recording:
         model = freeze(self.model(about["point"], name))
         if not self.own:
             fit(model, self.s.fit, self.s.items, torch.Generator().manual_seed(self.s.seed + 2))
-        truth.extend([] if truth else [true_gradient(model, self.index, self.s)])
+        truth.extend([] if truth else [true_gradient(model, self.index, self.replicates, self.s)])
         calls = model.config.calls_per_item
-        self.add("gradients", about, lambda: {"calls": calls, **measured(model, self.index, truth[0], self.s)})
+        found = lambda: measured(model, self.index, self.replicates, truth[0], self.s)  # noqa: E731
+        self.add("gradients", about, lambda: {"calls": calls, **found()})
         yield model
 
     def add(self, part: str, about: dict[str, Any], measure) -> None:

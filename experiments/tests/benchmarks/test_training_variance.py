@@ -106,14 +106,14 @@ def test_ratios_by_hand():
 
 def test_the_recording_is_whole():
     found = training_tables.load()
-    assert found["settings"] == vars(training_variance.Settings())
+    assert found["settings"] == json.loads(json.dumps(vars(training_variance.Settings())))
     for name in training_models.TRAINED:
         about, config = found["models"][name], training_models.configuration(name, smoke=False)[1]
         assert about == config.to_dict()
         for point in training_models.POINTS:
             names = [r["estimator"] for r in found["gradients"] if (r["model"], r["point"]) == (name, point)]
             clocked = [r["estimator"] for r in found["updates"] if r["model"] == name]
-            assert names == (clocked or ["TraceREINFORCE", "SurrogateREINFORCE"])
+            assert sorted(names) == sorted(clocked or ["TraceREINFORCE", "SurrogateREINFORCE"])
 
 
 def test_the_models_learn():
