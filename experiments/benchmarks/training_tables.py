@@ -35,7 +35,7 @@ def ratios(results: dict[str, Any], model: str) -> dict[tuple[str, str], dict[st
     error `error`) and in the same time (`time`), and the bias in parts of the gradient (`bias`)."""
     records = [r for r in results["gradients"] if r["model"] == model]
     plain = {r["point"]: r for r in records if r["estimator"] == PLAIN}
-    times = {r["estimator"]: r["ms"] for r in results["updates"] if r["model"] == model}
+    times = {r["estimator"]: r["ms"] for r in results["updates"] if r["model"] == model.partition(",")[0]}
     found = {}
     for r in records:
         base = plain[r["point"]]
@@ -43,9 +43,13 @@ def ratios(results: dict[str, Any], model: str) -> dict[tuple[str, str], dict[st
         calls = ratio * math.sqrt(r["calls"] / base["calls"])
         error = calls * math.hypot(r["std_error"] / r["std"], base["std_error"] / base["std"])
         bias = math.sqrt(max(0.0, r["bias"] ** 2 - r["chance"] ** 2)) / r["gradient"]
-        found[r["estimator"], r["point"]] = {"calls": calls, "error": error, "bias": bias}
-        if times:  # of a model that was trained with T-REINFORCE+
-            found[r["estimator"], r["point"]]["time"] = ratio * math.sqrt(times[r["estimator"]] / times[PLAIN])
+        longer = times[r["estimator"]] / times[PLAIN]
+        found[r["estimator"], r["point"]] = {
+            "calls": calls,
+            "time": ratio * math.sqrt(longer),
+            "error": error,
+            "bias": bias,
+        }
     return found
 
 
@@ -154,13 +158,16 @@ def surrogates(results: dict[str, Any]) -> str:
 def learnt_in_training(results: dict[str, Any]) -> str:
     """A sentence on the model that was trained with its surrogate."""
     found = ratios(results, LEARNT)
-    noise = ", ".join(f"{found['SurrogateREINFORCE', point]['calls']:.2f} ({point})" for point in POINTS)
+    own = {point: found["SurrogateREINFORCE", point] for point in POINTS[1:]}
+    noise = " and ".join(
+        f"{r['calls']:.2f} ± {r['error']:.2f} ({point}; at equal time {r['time']:.2f})" for point, r in own.items()
+    )
     ends = [_only(results["training"], {"model": model, "point": "end"}) for model in ("graph layout", LEARNT)]
-    plain, own = (f"{_metric('elbo', at)} and {_metric('precision', at)}" for at in ends)
+    plain, with_it = (f"{_metric('elbo', at)} and {_metric('precision', at)}" for at in ends)
     return (
-        f"Learnt in training, {noise} of T-REINFORCE+'s standard deviation are left at the same model and as many "
-        f"calls. After {ends[0]['iteration']:,} updates from the same start, {own} with the surrogate, {plain} without "
-        "it: one run each."
+        f"Learnt in training, {noise} of T-REINFORCE+'s standard deviation are left, at the same model and as many "
+        f"calls. After {ends[0]['iteration']:,} updates from the same start, {with_it} with the surrogate, {plain} "
+        "without: one run each."
     )
 
 
