@@ -45,13 +45,19 @@ def within_items(model: Experiment, index: Tensor, s: Any) -> dict[str, float]:
     generator = torch.Generator().manual_seed(s.seed + 4)
     given = problem(model, "valid", index, generator)
     (seen, targets), (values, losses) = (drawn(given, s.regression, generator) for _ in range(2))
+    nats = entropy(given.dist, s.fresh, generator)
+    return {"explained": share(losses.double(), regressed(seen, targets, values)), "nats": nats.mean().item()}
+
+
+def regressed(seen: Tensor, targets: Tensor, values: Tensor) -> Tensor:
+    """Predictions (count, items) for entries (count, items, entries), up to a constant for each item: by a ridge
+    regression for each, on other entries and their losses."""
     columns = []
-    for item in range(len(index)):
+    for item in range(seen.shape[1]):
         x = centred(seen[:, item].double())
         weights = torch.linalg.solve(x.mT @ x + torch.eye(x.shape[-1]), x.mT @ centred(targets[:, item].double()))
         columns.append(values[:, item].double() @ weights)
-    nats = entropy(given.dist, s.fresh, generator)
-    return {"explained": share(losses.double(), torch.stack(columns, 1)), "nats": nats.mean().item()}
+    return torch.stack(columns, 1)
 
 
 def drawn(given: Any, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -82,11 +82,12 @@ def test_a_sum_over_edges_is_explained_within_items():
     weights = torch.randn(3, 5, 5, generator=seeded(1))
     dist = gt.SpanningTree(torch.zeros(3, 5, 5))
     given = training_models.Problem(dist, lambda x: (x * weights).sum((-1, -2)), None)
-    values, losses = training_surrogates.drawn(given, 60, seeded(2))
-    assert values.shape == (60, 3, 10)
-    x, y = (training_surrogates.centred(t.double()) for t in (values[:, 0], losses[:, 0]))
-    found = torch.linalg.lstsq(x, y[:, None]).solution[:, 0]
-    torch.testing.assert_close(x @ found, y)
+    seen, fresh = (training_surrogates.drawn(given, 500, seeded(seed)) for seed in (2, 3))
+    assert seen[0].shape == (500, 3, 10)
+    found = training_surrogates.regressed(*seen, fresh[0])
+    assert training_surrogates.share(fresh[1].double(), found) > 0.999
+    squares = training_surrogates.regressed(seen[0], seen[1].square(), fresh[0])
+    assert training_surrogates.share(fresh[1].double().square(), squares) < 0.99  # which is no sum over edges
 
 
 def test_ratios_by_hand():
