@@ -115,7 +115,7 @@ def training() -> Figure:
             for (e, point), r in found.items()
         ]
         names += [name for name, *_ in panels[model] if name not in names]
-    return _ratios(panels, names, marks, [0.01, 0.1, 1, 10, 100])
+    return _ratios(panels, names, marks, [0.1, 1, 10])
 
 
 def _ratios(panels: dict[str, list], names: list[str], marks: dict[str, str], ticks: list[float]) -> Figure:
