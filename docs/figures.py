@@ -16,10 +16,11 @@ from typing import Any
 
 import matplotlib as mpl
 import torch
+import training_tables  # experiments/benchmarks/training_tables.py
 from clustering import means  # benchmarks/clustering.py
 from matplotlib.figure import Figure
 from page_tables import RESULTS, ROWS, tables
-from variance import described  # benchmarks/variance.py
+from variance import OBJECTIVES, described  # benchmarks/variance.py
 
 import gumtrace as gt
 from gumtrace import estimators as E
@@ -45,6 +46,7 @@ def draw(out: Path) -> None:
                 _save(steps_of(page), out / f"steps-{page.stem}.svg")
         _save(gallery(), out / "structures.svg")
         _save(variance(), out / "variance.svg")
+        _save(training(), out / "training.svg")
         _save(clusterings(), out / "clustering.svg")
         _save(temperature(), out / "temperature.svg")
         plotting.optimisation(whole_runs(), out / "toy.svg")
@@ -89,18 +91,46 @@ def variance() -> Figure:
     """The recorded standard deviations, one dot per structure."""
     records = json.loads((RESULTS / "variance.json").read_text())["records"]
     names = [name for rows in ROWS.values() for name in rows]
-    figure = Figure(figsize=(8.6, 1.3 + 0.22 * len(names)), layout="constrained")
     marks = dict(zip(dict.fromkeys(r["structure"] for r in records), "osD^", strict=True))
-    for ax, objective in zip(figure.subplots(1, 2, sharex=True, sharey=True), ("smooth", "rough"), strict=True):
+    panels = {f"{objective} objective": [r for r in records if r["objective"] == objective] for objective in OBJECTIVES}
+    return _ratios(
+        {
+            title: [(r["estimator"], r["ratio"], marks[r["structure"]], described(r["estimator"]).unbiased) for r in of]
+            for title, of in panels.items()
+        },
+        names,
+        marks,
+        [0.1, 0.3, 1, 3],
+    )
+
+
+def training() -> Figure:
+    """The recorded standard deviations in real training, one dot per point of it."""
+    results, marks = training_tables.load(), dict(zip(training_tables.POINTS, "osD", strict=True))
+    panels, names = {}, []
+    for model in training_tables.KINDS:
+        found = training_tables.ratios(results, model)
+        panels[model] = [
+            (training_tables.label(model, e), r["calls"], marks[point], training_tables.is_unbiased(e))
+            for (e, point), r in found.items()
+        ]
+        names += [name for name, *_ in panels[model] if name not in names]
+    return _ratios(panels, names, marks, [0.1, 1, 10])
+
+
+def _ratios(panels: dict[str, list], names: list[str], marks: dict[str, str], ticks: list[float]) -> Figure:
+    """Panels of dots (name, ratio to T-REINFORCE+, mark, unbiased or not), a row for each name."""
+    figure = Figure(figsize=(8.6, 1.3 + 0.22 * len(names)), layout="constrained")
+    for ax, (title, dots) in zip(
+        figure.subplots(1, len(panels), sharex=True, sharey=True), panels.items(), strict=True
+    ):
         ax.axvline(1, color=FAINT, linewidth=6, zorder=0)
-        for r in records:
-            if r["objective"] == objective:
-                color = CHOSEN if described(r["estimator"]).unbiased else ACCENT
-                ax.plot(r["ratio"], names.index(r["estimator"]), marks[r["structure"]], color=color, alpha=0.75)
-        ax.set(xscale="log", xticks=[0.1, 0.3, 1, 3], xticklabels=["0.1", "0.3", "1", "3"])
+        for name, ratio, mark, unbiased in dots:
+            ax.plot(ratio, names.index(name), mark, color=CHOSEN if unbiased else ACCENT, alpha=0.75)
+        ax.set(xscale="log", xticks=ticks, xticklabels=[f"{tick:g}" for tick in ticks])
         ax.minorticks_off()
         ax.set_yticks(range(len(names)), names, color=INK)
-        ax.set_title(f"{objective} objective", fontsize=10, color=INK)
+        ax.set_title(title, fontsize=10, color=INK)
         ax.spines[["top", "right", "left"]].set_visible(False)
         ax.tick_params(axis="y", length=0)
         ax.grid(axis="y", color=FAINT, linewidth=0.6)

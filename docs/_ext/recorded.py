@@ -6,7 +6,8 @@
 is the table NAME of benchmarks/table.py or experiments/benchmarks/experiment_tables.py, or that of an experiment in its
 lab notes, experiments/results/NAME/NOTES.md.
 
-{measured}`estimator | structure | objective` is one number of benchmarks/results/variance.json.
+{measured}`estimator | structure | objective` is one number of benchmarks/results/variance.json,
+{in-training}`model | estimator | point | which` one of experiments/benchmarks/results/training-variance.json.
 """
 
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import experiment_tables  # experiments/benchmarks/experiment_tables.py
 import table as benchmarks  # benchmarks/table.py
+import training_tables  # experiments/benchmarks/training_tables.py
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
@@ -64,7 +66,19 @@ class Measured(SphinxRole):
         return [nodes.Text(f"{found[0]['ratio']:.2f}")], []
 
 
+class InTraining(SphinxRole):
+    """See training_tables.number."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        try:
+            return [nodes.Text(training_tables.number(self.text))], []
+        except (ValueError, KeyError) as problem:
+            message = self.inliner.reporter.error(f"training-variance.json: {self.text}: {problem}", line=self.lineno)
+            return [], [message]
+
+
 def setup(app: Sphinx) -> dict:
     app.add_directive("recorded", Recorded)
     app.add_role("measured", Measured())
+    app.add_role("in-training", InTraining())
     return {"parallel_read_safe": True, "parallel_write_safe": True}

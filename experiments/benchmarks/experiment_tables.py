@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import kset_tables  # beside this file
+import training_tables
 
 from gumtrace.estimators import ESTIMATORS
 from gumtrace_experiments import find
@@ -191,6 +192,7 @@ TABLES = {
     "parentheses-tree-times": lambda: parentheses(_load("parentheses.json"), "parentheses-tree"),
     "parentheses-insertion-times": lambda: parentheses(_load("parentheses.json"), "parentheses-insertion"),
     **kset_tables.TABLES,
+    **training_tables.TABLES,
 }
 
 

@@ -4,6 +4,7 @@ from gumtrace.estimators.base import Estimator
 from gumtrace.estimators.control import REBAR, RELAX
 from gumtrace.estimators.critics import MatrixCritic, VectorCritic
 from gumtrace.estimators.decision import DecisionREINFORCE
+from gumtrace.estimators.graph_surrogate import GraphSurrogate
 from gumtrace.estimators.hard import IMLE, MarginalStraightThrough
 from gumtrace.estimators.mlp_surrogate import MLPSurrogate
 from gumtrace.estimators.relaxed import GumbelRao, StochasticSoftmax, StraightThrough
@@ -42,6 +43,7 @@ __all__ = [
     "DecisionREINFORCE",
     "DecisionTerms",
     "Estimator",
+    "GraphSurrogate",
     "GumbelRao",
     "LinearSurrogate",
     "MLPSurrogate",

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from gumtrace.estimators.adam import adam_step, moments_of
 from gumtrace.estimators.base import checked_count
 from gumtrace.estimators.surrogates import usable
 
 _DRAWN = 256  # losses in a minibatch
-_BETAS = (0.9, 0.999)
 
 
 class MLPSurrogate(nn.Module):
@@ -51,7 +51,7 @@ class MLPSurrogate(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.register_buffer("centre", torch.zeros(()))
         self.register_buffer("spread", torch.ones(()))
-        self.register_buffer("moments", torch.zeros(2, sum(p.numel() for p in self.net.parameters())))
+        self.register_buffer("moments", moments_of(self.net))
         self.register_buffer("taken", torch.zeros(()))
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
@@ -98,20 +98,10 @@ class MLPSurrogate(nn.Module):
         return known
 
     def _step(self, inputs: Tensor, targets: Tensor) -> None:
-        """One step of Adam, whose moments are buffers: they are saved, moved and copied with the surrogate."""
-        weights = dict(self.net.named_parameters())
-        with torch.enable_grad():
-            free = {name: p.detach().requires_grad_() for name, p in weights.items()}
-            error = (functional_call(self.net, free, (inputs,)).squeeze(-1) - targets).square().mean()
-            gradient = torch.cat([g.flatten() for g in torch.autograd.grad(error, list(free.values()))])
-        self.taken += 1
-        first, second = self.moments
-        first.lerp_(gradient, 1 - _BETAS[0])
-        second.lerp_(gradient.square(), 1 - _BETAS[1])
-        mean, square = (moment / (1 - beta**self.taken) for moment, beta in zip(self.moments, _BETAS, strict=True))
-        change = (self.lr * mean / (square.sqrt() + 1e-8)).split([p.numel() for p in weights.values()])
-        for p, step in zip(weights.values(), change, strict=True):
-            p.sub_(step.view_as(p))
+        def error(weights: dict[str, Tensor]) -> Tensor:
+            return (functional_call(self.net, weights, (inputs,)).squeeze(-1) - targets).square().mean()
+
+        adam_step(self.net, self.moments, self.taken, self.lr, error)
 
     def _apply(self, fn, recurse=True):
         """Moves to the estimator's device and dtype, except half precision, in which it would not learn."""

@@ -62,12 +62,12 @@ class SurrogateREINFORCE(Estimator):
         if self.training:  # the surrogate must not store tensors of a transform
             refuse_transforms("SurrogateREINFORCE", ", or freeze the surrogate by eval()")
         trace = dist.sample_trace((self.samples,), generator=generator)
-        entries = _entries(dist, trace.value)
+        entries = structure_entries(dist, trace.value)
         loss = self.evaluate(dist, objective, trace)
         more = dist.sample_trace((self.extra,), generator=generator)
         with torch.no_grad():
             left = loss - self.surrogate(entries, context)
-            cheap = self.surrogate(_entries(dist, more.value), context)
+            cheap = self.surrogate(structure_entries(dist, more.value), context)
         evaluated = (advantage(left, self.samples > 1) * dist.trace_log_prob(trace)).mean(0)
         unevaluated = (advantage(cheap, True) * dist.trace_log_prob(more)).mean(0)
         if self.training:
@@ -75,7 +75,7 @@ class SurrogateREINFORCE(Estimator):
         return loss, evaluated + unevaluated
 
 
-def _entries(dist: Structure, value: Tensor) -> Tensor:
+def structure_entries(dist: Structure, value: Tensor) -> Tensor:
     """(*S, *event) -> (*S, entries) of the dtype of the log-rates: the same entries whatever this batch masks."""
     if not value.is_floating_point():  # keys or parents: categories
         try:

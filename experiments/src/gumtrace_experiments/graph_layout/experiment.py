@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gumtrace.diagnostics.gradients import gradients
 from gumtrace.divergences import noise_kl
-from gumtrace.estimators import MLPSurrogate
+from gumtrace.estimators import GraphSurrogate
 from gumtrace.structures.spanning_tree import SpanningTree
 from gumtrace_experiments.columns import Report
 from gumtrace_experiments.config import Config, build_estimator, suggest_estimator
@@ -36,7 +36,7 @@ class GraphLayoutConfig(Config):
     decoder_lr: float = 0.0
     """Learning rate of the decoder; 0: the same as --lr."""
     critic_hidden: int = 256
-    """Width of RELAX's critic, and of the surrogate."""
+    """Width of RELAX's critic."""
     train_size: int = 50_000
     test_size: int = 10_000
     """Size of the test set, and of the validation set."""
@@ -66,9 +66,7 @@ class GraphLayout(Experiment):
         self.estimator = build_estimator(
             config,
             critic=lambda: Critic(config.nodes**2, seen, config.critic_hidden),
-            surrogate=lambda: MLPSurrogate(
-                config.nodes * (config.nodes - 1) // 2, hidden=config.critic_hidden, context=seen
-            ),
+            surrogate=lambda: GraphSurrogate(config.nodes, 2 * config.frames),
         )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -128,8 +126,7 @@ class GraphLayout(Experiment):
             trees.append(structure.detach())
             return self.reconstruction(positions, structure)
 
-        context = positions.flatten(1)
-        reconstruction = self.estimator(dist, objective, context, generator=generator)
+        reconstruction = self.estimator(dist, objective, self.context(positions), generator=generator)
         loss = (reconstruction + kl).mean()
         metrics = {"elbo": -loss, "kl": kl.mean()}
         metrics["precision"] = _hits(trees[0], split.trees.index_select(0, index)) / (self.config.nodes - 1)
@@ -139,13 +136,19 @@ class GraphLayout(Experiment):
         positions = self.data.train.positions.index_select(0, index)
         with torch.no_grad():
             dist = self.posterior(positions)
-        objective, context = partial(self.reconstruction, positions), positions.flatten(1)
-        grads = gradients(self.estimator, dist, objective, DRAWS, generator, context)
+        objective = partial(self.reconstruction, positions)
+        grads = gradients(self.estimator, dist, objective, DRAWS, generator, self.context(positions))
         return grads.std(0)[dist.racing.expand(grads.shape[1:])].mean().item()
 
     def posterior(self, positions: Tensor) -> SpanningTree:
         """The distribution of the tree, given the frames (B, frames, n, 2)."""
         return SpanningTree(self.encoder(positions), validate_args=False)
+
+    def context(self, positions: Tensor) -> Tensor:
+        """What a critic or a surrogate sees of the frames (B, frames, n, 2), flat; the surrogate node by node."""
+        if hasattr(self.estimator, "surrogate"):
+            positions = positions.transpose(1, 2)
+        return positions.flatten(1)
 
     def kl(self, dist: SpanningTree) -> Tensor:
         """KL divergence of noise from that of a uniform prior, (B,). Both (i, j) and (j, i) count, as in the paper."""
