@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-full test-versions test-gpu fuzz docs results bench clean
+.PHONY: help demo test test-fast test-full test-versions test-gpu dist fuzz docs results bench clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -16,7 +16,7 @@ demo: $(VENV)/.run ## draw every structure, compare the estimators; pictures go 
 	@$(BIN)/gumtrace toy spanning-tree --out demo
 
 # One thread for each of the two processes: more would only wait for each other. Tests of threads ask for them.
-test test-fast: export OMP_NUM_THREADS = 1
+test test-fast dist: export OMP_NUM_THREADS = 1
 test: $(VENV)/.dev ## lint, format check, type check, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,6 +36,10 @@ test-versions: ## the fast tests with the oldest and the newest versions of what
 
 test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU: needs a CUDA build of torch in .venv
 	$(BIN)/pytest -n 4 -m "device or gpu"
+
+ENVIRONMENTS ?= oldest newest
+dist: ## build wheels and sdists into dist/, check them, run the fast tests with them in ENVIRONMENTS="oldest newest"
+	$(PYTHON) tests/helpers/distributions.py $(ENVIRONMENTS)
 
 SECONDS ?= 60
 SEED ?= 0

@@ -1,7 +1,8 @@
 """Checks of the built site: python docs/check.py docs/_build/html
 
-Every link inside the site leads somewhere, its anchor included. Nothing is loaded from elsewhere. And a reader who runs
-the start page and the page on own structures, block by block as they are shown, sees what they say.
+Every link inside the site leads somewhere, its anchor included, wherever the folder is served. Nothing is loaded from
+elsewhere. Every page shows the version. And a reader who runs the start page and the page on own structures, block by
+block as they are shown, sees what they say.
 """
 
 import contextlib
@@ -93,6 +94,17 @@ def broken_links(site: Path) -> Iterator[str]:
                 yield f"{where}: loads {file}, which is not there"
 
 
+def unversioned(site: Path) -> Iterator[str]:
+    """Pages whose navigation does not begin with the version."""
+    import gumtrace
+
+    brand = f'sidebar-brand-text">gumtrace {gumtrace.__version__}</'
+    for path in sorted(site.rglob("*.html")):
+        where = path.relative_to(site)
+        if where.parts[0] != "_static" and brand not in path.read_text(encoding="utf-8"):
+            yield f"{where}: does not show version {gumtrace.__version__}"
+
+
 def misread(path: Path, limit: float) -> Iterator[str]:
     """What a reader sees who runs the blocks of a page in turn."""
     cells = Page(path.read_text(encoding="utf-8")).cells
@@ -116,7 +128,7 @@ def main(site: Path) -> int:
     import matplotlib as mpl
 
     mpl.use("agg")  # pictures are drawn and not shown
-    problems = list(broken_links(site))
+    problems = [*broken_links(site), *unversioned(site)]
     for name, limit in READ.items():
         problems += misread(site / name, limit)
     for problem in problems:

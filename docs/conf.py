@@ -24,6 +24,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx.ext.githubpages",  # .nojekyll: GitHub would leave out folders whose names begin with an underscore
     "sphinxcontrib.bibtex",
     # ours, in _ext
     "drawn",
@@ -83,7 +84,7 @@ nitpick_ignore_regex = [
 # Looks ---------------------------------------------------------------------------------------------
 
 html_theme = "furo"
-html_title = "gumtrace"
+html_title = f"gumtrace {release}"  # above the navigation of every page, and in its title
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_favicon = "_static/favicon.svg"

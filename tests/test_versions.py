@@ -37,7 +37,7 @@ def test_runs(monkeypatch, capsys):
     """In turn, with what is pinned; a Python that is not there is reported, and no failure."""
     monkeypatch.setattr(versions, "interpreter", lambda version: f"python{version}" if version == "3.11" else None)
     installed, commands = [], []
-    monkeypatch.setattr(versions, "install", lambda *run: installed.append(run) or f"{run[0]}/python")
+    monkeypatch.setattr(versions, "install", lambda *run: installed.append(run) or f"{run[0].name}/python")
 
     class Done:
         returncode = 0
@@ -48,13 +48,31 @@ def test_runs(monkeypatch, capsys):
 
     monkeypatch.setattr(versions.subprocess, "run", run)
     assert versions.main(["oldest", "newest-3.11", "newest-3.12", "--", "-k", "subset"]) == 0
-    assert installed == [("oldest", "python3.11", versions.oldest_versions()), ("newest-3.11", "python3.11", [])]
+    assert [(place.name, *run) for place, *run, _ in installed] == [
+        ("oldest", "python3.11", versions.oldest_versions()),
+        ("newest-3.11", "python3.11", []),
+    ]
     assert [command[0] for command in commands] == ["oldest/python", "newest-3.11/python"]
     assert all(command[-2:] == ["-k", "subset"] for command in commands)
     assert "newest-3.12  not run: there is no python3.12 on the path" in capsys.readouterr().out
     Done.returncode = 1
     assert versions.main(["oldest"]) == 1
     assert commands[-1][-2:] == ["-m", "not slow"]
+
+
+def test_triton_comes_last_and_by_itself(monkeypatch, tmp_path):
+    """torch 2.5 for CUDA requires triton 3.1, and the tests a newer one."""
+    commands = []
+    monkeypatch.setattr(versions.subprocess, "run", lambda command, **_: commands.append(list(map(str, command))))
+    (tmp_path / "bin").mkdir()
+    versions.add(tmp_path / "bin" / "python", ["torch==2.5", "triton==3.3"], ["gumtrace.whl"])
+    first, last = commands
+    assert "gumtrace.whl" in first
+    assert not any(word.startswith("triton") for word in first)
+    assert (tmp_path / "pinned.txt").read_text() == "torch==2.5"
+    assert last[-2:] == ["--no-deps", "triton==3.3"]
+    versions.add(tmp_path / "bin" / "python", [], ["gumtrace.whl"])
+    assert commands[-1][-1].startswith("triton>=")
 
 
 def test_a_run_that_does_not_exist():

@@ -88,22 +88,11 @@ def test_links_on_a_package_index(hatch_build):
     text = README.read_text()
     here = TARGET.findall(text)
     assert len(here) > 20
-    there = hatch_build.readme_for_index(text, links="https://example.org/blob/", images="https://example.org/raw/")
-    assert TARGET.findall(there) == [f"https://example.org/{'raw' if is_image(x) else 'blob'}/{x}" for x in here]
-    assert doctest.testmod(hatch_build) == (0, 2)
-
-
-def test_without_an_address_the_index_shows_no_links(hatch_build):
-    text = README.read_text()
-    there = hatch_build.readme_for_index(text)
-    assert not TARGET.findall(there)
-    assert "[]" not in there
-    assert "a glossary" in there
+    there = hatch_build.readme_for_index(text, "https://example.org", "1.2")
+    assert TARGET.findall(there) == [f"https://example.org/{'raw' if is_image(x) else 'blob'}/v1.2/{x}" for x in here]
     code = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
     assert code.findall(there) == code.findall(text)
-    half = hatch_build.readme_for_index(text, links="https://example.org/")
-    assert "[](" not in half
-    assert all(target.startswith("https://example.org/") for target in TARGET.findall(half))
+    assert doctest.testmod(hatch_build) == (0, 2)
 
 
 def is_image(file: str) -> bool:

@@ -5,7 +5,8 @@
     python tests/helpers/versions.py -- -k subset        # other arguments for pytest than -m "not slow"
 
 Every run has a fresh environment in build/versions. torch comes as the build for the CPU, from TORCH_INDEX (by default
-PyTorch's own; empty for none: a plain install brings gigabytes of CUDA).
+PyTorch's own; empty for none: a plain install brings gigabytes of CUDA). `distributions.py` uses
+these environments, too.
 """
 
 import os
@@ -18,17 +19,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CPU = "https://download.pytorch.org/whl/cpu"
+EXTRAS = "[cli,plot,pyro]"  # of the library, that the tests use
 
 
-def project() -> dict:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+def project(folder: Path = ROOT) -> dict:
+    return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def needed_by_tests() -> list[str]:
+    """Of the extra `test`, without the library itself."""
+    return [each for each in project()["optional-dependencies"]["test"] if not each.startswith("gumtrace")]
 
 
 def oldest_versions() -> list[str]:
-    """name==version for everything that has a lower bound, of the library and of its tests."""
+    """name==version for everything that has a lower bound, of both distributions and of their tests."""
     given = project()
-    extras = given["optional-dependencies"]
-    stated = [*given["dependencies"], *(each for name in ("cli", "plot", "pyro", "test") for each in extras[name])]
+    extras = (each for name in ("cli", "plot", "pyro") for each in given["optional-dependencies"][name])
+    stated = [*given["dependencies"], *extras, *needed_by_tests(), *project(ROOT / "experiments")["dependencies"]]
     bounds = [re.match(r"([\w.-]+)>=([\w.]+)[^;]*(;.*)?", requirement) for requirement in stated]
     return [f"{bound[1]}=={bound[2]}{bound[3] or ''}" for bound in bounds if bound is not None]
 
@@ -55,17 +62,33 @@ def runs(named: list[str]) -> dict[str, tuple[str, list[str]]]:
     return {name: run for name, run in known.items() if name in named or not named}
 
 
-def install(name: str, python: str, pinned: list[str]) -> Path:
+def install(place: Path, python: str, pinned: list[str], library: list[str]) -> Path:
     """A fresh environment with the library and what its tests need; returns its Python."""
-    place = ROOT / "build" / "versions" / name
     shutil.rmtree(place, ignore_errors=True)
     subprocess.run([python, "-m", "venv", place], check=True)
     own = place / "bin" / "python"
+    add(own, pinned, library)
+    return own
+
+
+def add(own: Path, pinned: list[str], packages: list[str]) -> None:
+    """Packages, and what the tests need, at these versions. A build of torch for CUDA requires a triton of its own, and
+    that of torch 2.5 is too old for the tests, so triton comes last and by itself."""
+    pinned_triton, others = split_triton(pinned)
+    triton, rest = split_triton(needed_by_tests())
+    file = own.parents[1] / "pinned.txt"
+    file.write_text("\n".join(others), encoding="utf-8")
     index = os.environ.get("TORCH_INDEX", CPU)
     cpu = ["--extra-index-url", index] if index else []
     pip = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, *cpu, *pinned, "-e", f"{ROOT}[test]"], check=True)
-    return own
+    subprocess.run([*pip, *cpu, "-c", file, *packages, *rest], check=True)
+    subprocess.run([*pip, "--no-deps", *(pinned_triton or triton)], check=True)
+
+
+def split_triton(requirements: list[str]) -> tuple[list[str], list[str]]:
+    """Those of triton, and the others."""
+    triton = [each for each in requirements if each.startswith("triton")]
+    return triton, [each for each in requirements if each not in triton]
 
 
 def main(words: list[str]) -> int:
@@ -78,7 +101,7 @@ def main(words: list[str]) -> int:
             outcome[name] = f"not run: there is no python{version} on the path"
             continue
         print(f"== {name}: Python {version}, {', '.join(pinned) or 'the newest of everything'}", flush=True)
-        own = install(name, path, pinned)
+        own = install(ROOT / "build" / "versions" / name, path, pinned, ["-e", f"{ROOT}{EXTRAS}"])
         pytest = [own, "-m", "pytest", "-q", "-n", "2", "tests", "src/gumtrace", *tests]
         status = subprocess.run(pytest, cwd=ROOT, check=False).returncode
         outcome[name] = "passed" if status == 0 else f"failed with status {status}"

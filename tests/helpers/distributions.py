@@ -1,0 +1,167 @@
+"""Makes the archives of a release in dist/, and tests them as users get them:
+
+    python tests/helpers/distributions.py                # in two environments: oldest and newest
+    python tests/helpers/distributions.py newest
+
+Both sdists are built, the wheels from these, and `archives.py` checks what is in them. Every environment is fresh, and
+outside of the repository: the oldest versions that pyproject.toml allows on the oldest Python, or the newest of the
+index on the newest Python found, with torch as in constraints.txt. The fast tests run there in the unpacked sdist, of
+which the sources were removed: what they import is what was installed. TORCH_INDEX is as in `versions.py`.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import archives
+import versions
+
+ROOT = versions.ROOT
+DIST = ROOT / "dist"
+TESTS = {"gumtrace": "tests", "gumtrace-experiments": "experiments/tests"}
+FUZZER = "the fuzzer is not in the wheel"
+SOURCES = "it reads the sources"
+LEFT_OUT = {  # test -> why it cannot run with what is installed
+    "tests/fuzz": FUZZER,
+    "tests/helpers/fuzz_workers.py": FUZZER,
+    "tests/structures/test_descriptions.py": FUZZER,
+    "tests/test_wheel.py": SOURCES,
+    "tests/docs/test_docs.py::test_files_that_are_named_exist[CONTRIBUTING.md]": SOURCES,
+    "tests/docs/test_docs.py::test_the_lists_of_contributing_match_the_code": SOURCES,
+    "tests/docs/test_docs.py::test_contributing_names_every_layer": SOURCES,
+}
+
+
+def environments(named: list[str]) -> dict[str, tuple[str, list[str]]]:
+    """Name -> interpreter and pinned versions."""
+    found = {version: path for version in versions.pythons() if (path := versions.interpreter(version))}
+    first = versions.pythons()[0]
+    if first not in found:
+        raise SystemExit(f"there is no python{first} on the path, the oldest that is supported: install it")
+    known = {"oldest": (found[first], versions.oldest_versions()), "newest": (list(found.values())[-1], [torch()])}
+    if unknown := set(named) - set(known):
+        raise SystemExit(f"{', '.join(sorted(unknown))}: there are {', '.join(known)}")
+    return {name: known[name] for name in named or known}
+
+
+def torch() -> str:
+    """The newest that a release is tested with."""
+    (pinned,) = re.findall(r"^torch==\S+$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    return pinned
+
+
+def version() -> str:
+    text = (ROOT / "src" / "gumtrace" / "__init__.py").read_text(encoding="utf-8")
+    return re.findall(r'^__version__ = "(.+)"$', text, re.MULTILINE)[0]
+
+
+def tell(what: str) -> None:
+    print(f"== {time.strftime('%H:%M:%S')} {what}", flush=True)
+
+
+def build(place: Path) -> None:
+    """The archives, into dist/: sdists from the repository, wheels from the sdists."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", place], check=True)
+    own, pip = place / "bin" / "python", ["-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([own, *pip, "install", "-c", ROOT / "constraints.txt", "hatchling"], check=True)
+    for name, folder in {"gumtrace": ROOT, "gumtrace-experiments": ROOT / "experiments"}.items():
+        subprocess.run([own, "-m", "hatchling", "build", "-t", "sdist", "-d", DIST], cwd=folder, check=True)
+        source = DIST / archives.sdist(name, version())
+        subprocess.run([own, *pip, "wheel", "--no-deps", "-w", DIST, source], cwd=place, check=True)
+
+
+def unpack(place: Path) -> Path:
+    """The sdist of gumtrace without the sources of either distribution."""
+    with tarfile.open(DIST / archives.sdist("gumtrace", version())) as archive:
+        archive.extractall(place, filter="data")
+    (folder,) = place.iterdir()
+    for sources in ("src", "experiments/src"):
+        shutil.rmtree(folder / sources)
+    return folder
+
+
+def installed(own: Path) -> str:
+    """What the environment has; an error unless it has the wheels themselves."""
+    code = """if True:
+        import sys, gumtrace
+        from importlib.metadata import version
+        assert gumtrace.__file__.startswith(sys.prefix), gumtrace.__file__
+        found = [f"{name} {version(name)}" for name in ("torch", "numba", "numpy")]
+        print(f"Python {sys.version.split()[0]}", *found, sep=", ")"""
+    command = [own, "-P", "-c", code]
+    return subprocess.run(
+        command, cwd="/", env=environment(), capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def environment() -> dict[str, str]:
+    """Variables for the tests, by which nothing of the repository is found."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+
+
+def run_tests(own: Path, name: str, folder: Path) -> dict[str, int]:
+    """The fast tests and the doctests of one distribution; counts of outcomes."""
+    report = folder.parent / "report.xml"
+    report.unlink(missing_ok=True)
+    options = ["-q", "-n", "2", "-m", "not slow", "-c", "pyproject.toml", "--rootdir", ".", f"--junitxml={report}"]
+    left_out = [f"--{'deselect' if '::' in each else 'ignore'}={each}" for each in LEFT_OUT]
+    tests = [TESTS[name], "--pyargs", archives.PACKAGES[name]]
+    start = time.monotonic()
+    subprocess.run([own, "-m", "pytest", *options, *left_out, *tests], cwd=folder, env=environment(), check=False)
+    if not report.is_file():
+        return {"passed": 0, "failed": 1, "skipped": 0, "seconds": round(time.monotonic() - start)}
+    (suite,) = ElementTree.parse(report).getroot()
+    tests, failures, errors, skipped = (int(suite.get(key)) for key in ("tests", "failures", "errors", "skipped"))
+    counts = {"passed": tests - failures - errors - skipped, "failed": failures + errors, "skipped": skipped}
+    return counts | {"seconds": round(time.monotonic() - start)}
+
+
+def main(named: list[str]) -> int:
+    chosen = environments(named)
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="gumtrace-dist-") as temporary:
+        place = Path(temporary)
+        tell("building the archives")
+        build(place / "tools")
+        wrong = archives.problems(DIST, version(), archives.repository_files(ROOT))
+        if wrong:
+            print(*wrong, sep="\n", file=sys.stderr)
+            return 1
+        for test, why in LEFT_OUT.items():
+            print(f"left out: {test}: {why}")
+        for name, (python, pinned) in chosen.items():
+            tell(f"{name}: installing {', '.join(pinned)}")
+            folder = unpack(place / f"{name}-tests")
+            wheels = [DIST / archives.wheel(each, version()) for each in archives.PACKAGES]
+            own = versions.install(place / name, python, pinned, [f"{wheels[0]}{versions.EXTRAS}"])
+            for distribution, file in zip(archives.PACKAGES, wheels, strict=True):
+                versions.add(own, pinned, [f"--find-links={DIST}", f"{file}"])
+                tell(f"{name}: testing {distribution} with {installed(own)}")
+                rows.append((distribution, name, installed(own), run_tests(own, distribution, folder)))
+            shutil.rmtree(place / name)  # gigabytes
+    print(table(rows))
+    return int(any(counts["failed"] or not counts["passed"] for *_, counts in rows))
+
+
+def table(rows: list[tuple[str, str, str, dict[str, int]]]) -> str:
+    files = [path for name in archives.PACKAGES for path in sorted(DIST.glob(f"{archives.PACKAGES[name]}-[0-9]*"))]
+    lines = [f"{'file':45} {'kB':>7}", *(f"{path.name:45} {path.stat().st_size / 1000:7.0f}" for path in files), ""]
+    lines.append(
+        f"{'distribution':21} {'environment':12} {'passed':>6} {'failed':>6} {'skipped':>7} {'seconds':>7}  with"
+    )
+    for distribution, name, found, counts in rows:
+        numbers = "{passed:6} {failed:6} {skipped:7} {seconds:7}".format(**counts)
+        lines.append(f"{distribution:21} {name:12} {numbers}  {found}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
