@@ -217,6 +217,20 @@ def test_damage_with_right_checksums_is_no_traceback(tmp_path):
     assert 0 < read < 400 * MORE
 
 
+DTYPES = ["bool", "uint8", "int16", "int64", "uint16", "bfloat16", "float64", "complex64", "complex128"]
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_tensors_of_any_dtype_are_read(tmp_path, name):
+    """Of anybody's experiment; tables of rotations are complex, for instance."""
+    path, dtype = tmp_path / "best.pt", getattr(torch, name)
+    w = torch.arange(6).to(dtype)
+    torch.save({"iteration": 1, "valid": {"x": 1.0}, "model": {"w": w}}, path)
+    found = load(path)["model"]["w"]
+    assert found.dtype == dtype
+    assert torch.equal(found.view(torch.uint8), w.view(torch.uint8))
+
+
 # What estimators have learnt --------------------------------------------------------------------------
 
 

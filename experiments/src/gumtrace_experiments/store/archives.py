@@ -10,10 +10,16 @@ from zipfile import ZipFile
 import torch
 from torch import Tensor
 
+SIZES = {
+    1: "Bool Byte Char",
+    2: "Half BFloat16 Short",
+    4: "Float Int",
+    8: "Double Long ComplexFloat",
+    16: "ComplexDouble",
+}
 BYTES = {  # of one number, by the class that torch.save names
-    f"torch {name}Storage": size
-    for size, names in ((1, "Bool Byte Char Untyped"), (2, "Half BFloat16 Short"), (4, "Float Int"), (8, "Double Long"))
-    for name in names.split()
+    **{f"torch {name}Storage": size for size, names in SIZES.items() for name in names.split()},
+    "torch.storage UntypedStorage": 1,  # of all newer dtypes
 }
 
 
