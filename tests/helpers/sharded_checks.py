@@ -203,6 +203,8 @@ def refusals(group):
         other = trace.clone()
         other.choices[:] = other.choices.flip(-1) if odd else other.choices
         good.trace_log_prob(other)
+    with refused(ValueError, "need a gradient must be the same on all ranks, got False on rank 0, True on rank 1"):
+        make(x.clone().requires_grad_(odd)).conditional(trace)  # whose backward would wait for the others
     with refused((TypeError, ValueError), "expected a trace"):
         good.trace_log_prob(wrong(trace, None))
     assert torch.equal(

@@ -191,8 +191,12 @@ class ShardedSubset(Structure):
         def prepare():
             self._check_trace(trace)
             winners = zlib.crc32(trace.choices.numpy().tobytes())
-            seed = ops.new_seed(self._x.device, generator).tolist() if call == "conditional" else []
-            return {"the shape of the trace": tuple(trace.shape), "the trace (a checksum)": winners}, seed, None
+            facts = {"the shape of the trace": tuple(trace.shape), "the trace (a checksum)": winners}
+            if call != "conditional":
+                return facts, (), None
+            # Its gradient is a sum over ranks: one that computes none would keep the others waiting.
+            facts["whether logits need a gradient"] = self._x.requires_grad and torch.is_grad_enabled()
+            return facts, ops.new_seed(self._x.device, generator).tolist(), None
 
         _, (seed, *_) = self._ranks.agree(call, prepare)
         return torch.tensor(seed)
