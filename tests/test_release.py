@@ -2,6 +2,7 @@
 
 import io
 import re
+import subprocess
 import tarfile
 import tomllib
 import zipfile
@@ -204,3 +205,18 @@ def test_environments(monkeypatch):
 
 def test_tests_that_are_left_out_exist():
     assert all((ROOT / test.partition("::")[0]).exists() for test in distributions.LEFT_OUT)
+
+
+@pytest.mark.parametrize(("status", "failed"), [(0, 0), (2, 1)])
+def test_a_test_run_that_was_cut_short_has_failed(tmp_path, monkeypatch, status, failed):
+    """Its report names the tests that passed until then, and no failure."""
+
+    def run(command, **_):
+        (report,) = [word.partition("=")[2] for word in command if str(word).startswith("--junitxml")]
+        counts = 'tests="3" failures="0" errors="0" skipped="1"'
+        Path(report).write_text(f"<testsuites><testsuite {counts}/></testsuites>", encoding="utf-8")
+        return subprocess.CompletedProcess(command, status)
+
+    monkeypatch.setattr(distributions.subprocess, "run", run)
+    counts = distributions.run_tests(Path("python"), "gumtrace", tmp_path / "tests")
+    assert counts == {"passed": 2, "failed": failed, "skipped": 1, "seconds": 0}
