@@ -5,6 +5,7 @@ import sharded_checks
 import torch
 import torch.distributed as dist
 from common import seeded
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 from torch.multiprocessing.spawn import spawn
 
 import gumtrace as gt
@@ -55,3 +56,13 @@ def test_relaxations_are_refused(alone):
 def test_k_is_an_integer(alone, k):
     with pytest.raises((TypeError, ValueError), match="k must be an integer"):
         gt.ShardedSubset(torch.zeros(2, 7), k)
+
+
+def test_pieces_of_a_dtensor(alone):
+    mesh = init_device_mesh("cpu", (1,))
+    x = distribute_tensor(torch.zeros(2, 7), mesh, [Shard(1)]).requires_grad_()
+    d = gt.ShardedSubset(x.to_local(), 3, group=mesh.get_group())
+    d.trace_log_prob(d.sample_trace(generator=seeded())).sum().backward()
+    assert x.grad.to_local().abs().max() > 0.1
+    with pytest.raises(TypeError, match=r"logits.to_local\(\) of a DTensor"):
+        gt.ShardedSubset(x, 3)

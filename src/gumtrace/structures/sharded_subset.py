@@ -63,6 +63,8 @@ class ShardedSubset(Structure):
         def prepare():
             self.k = _checked_k(k)
             checks.logits("ShardedSubset", logits, 1)
+            if hasattr(logits, "to_local"):
+                raise TypeError("ShardedSubset: logits must be the piece of this rank: logits.to_local() of a DTensor")
             if logits.device.type != "cpu":
                 raise NotImplementedError(f"ShardedSubset: logits must be on the CPU, got {logits.device}")
             init()
