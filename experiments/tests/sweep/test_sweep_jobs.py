@@ -83,7 +83,7 @@ def test_slurm_jobs(tmp_path, programs):
     for name in ("sbatch", "srun"):
         programs(name, "echo Submitted batch job 7")
     jobs = Jobs(1, "slurm", partition="fast", hours=3, cpus=2, options={"account": "me"})
-    job = Submission(make(tmp_path, device="cuda"), jobs, "name").another()
+    job = Submission(make(tmp_path, device="cuda"), jobs, "name").another(0)
     script = job.paths.submission_file.read_text()
     for line in ("job-name=name", "partition=fast", "time=180", "cpus-per-task=2", "gpus-per-node=1", "account=me"):
         assert f"#SBATCH --{line}\n" in script
@@ -134,7 +134,7 @@ class FakeJob:
 def test_who_is_replaced(tmp_path, monkeypatch, capsys, outcome, started, said):
     """Killed workers, unless all are; not those that raised an error, and would do so again."""
     made = []
-    monkeypatch.setattr(Submission, "another", lambda self: made.append(FakeJob(tmp_path, outcome)) or made[-1])
+    monkeypatch.setattr(Submission, "another", lambda self, _: made.append(FakeJob(tmp_path, outcome)) or made[-1])
     crew = Crew(make(tmp_path), Jobs(2), tmp_path / "front")
     while crew.tend(0):
         pass
@@ -143,9 +143,40 @@ def test_who_is_replaced(tmp_path, monkeypatch, capsys, outcome, started, said):
     assert crew.tend(1) is False
 
 
+def test_a_replacement_takes_the_place_of_the_killed_one(tmp_path, monkeypatch):
+    """And so its GPU."""
+    places = []
+
+    def another(self, place):
+        job = FakeJob(tmp_path, "killed" if len(places) == 1 else "success")
+        job.job_id = str(len(places))
+        places.append(place)
+        return job
+
+    monkeypatch.setattr(Submission, "another", another)
+    Crew(make(tmp_path), Jobs(3), tmp_path / "front").tend(0)
+    assert places == [0, 1, 2, 1]
+
+
+def test_a_second_signal_ends_the_process(tmp_path):
+    """The first may wait for a database that is away, to give a trial back."""
+    code = """
+import os, signal, time
+from gumtrace_experiments.sweep.signals import Stopped, stoppable
+with stoppable():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    except Stopped:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == -signal.SIGTERM
+
+
 def test_a_trial_that_is_done_resets_the_count(tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(Submission, "another", lambda self: made.append(FakeJob(tmp_path, "killed")) or made[-1])
+    monkeypatch.setattr(Submission, "another", lambda self, _: made.append(FakeJob(tmp_path, "killed")) or made[-1])
     crew = Crew(make(tmp_path), Jobs(2), tmp_path / "front")
     assert all(crew.tend(done) for done in range(20))
 

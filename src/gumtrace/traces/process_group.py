@@ -41,8 +41,8 @@ class Ranks:
             )
 
     def agree(self, call: str, prepare: Callable[[], tuple[dict[str, Any], Sequence[int], Any]]) -> tuple[Any, list]:
-        """All ranks are about to do the same, or all of them raise: every exchange begins so, and no rank waits for one
-        that raised, or that does something else.
+        """All ranks are about to do the same, or all of them raise: every exchange begins so. A rank that raised in
+        `prepare`, or calls something else, is not waited for; one that raised in the user's code is.
 
         Args:
             call: what they are about to do.

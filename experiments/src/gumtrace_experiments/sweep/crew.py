@@ -37,13 +37,14 @@ class Crew:
         self._killed, self._done = 0, 0  # workers, since the number of trials that are done was this
         self._asked = -math.inf  # when Slurm was asked for them
         self._jobs: list[Any] = []
+        self._places: dict[str, int] = {}  # of jobs, by their numbers
         if not self._here:
             self._jobs = [SlurmJob(self._submission.folder, number) for number in sorted(self._queue() or ())]
             if self._jobs:
                 say(f"{len(self._jobs)} workers of an earlier call are still on the cluster, and count")
         try:
-            while len(self._jobs) < self._number:
-                self._add()
+            for place in range(len(self._jobs), self._number):
+                self._add(place)
         except BaseException:
             self.stop()
             raise
@@ -73,9 +74,10 @@ class Crew:
             while self._living() and time.monotonic() < until:
                 time.sleep(0.1)
 
-    def _add(self) -> None:
+    def _add(self, place: int) -> None:
         with not_for_children(signal.SIGINT):  # Ctrl-C is the front end's, which stops its workers
-            self._jobs.append(self._submission.another())
+            self._jobs.append(self._submission.another(place))
+        self._places[self._jobs[-1].job_id] = place
 
     def _replace(self, job: Any) -> None:
         """One that left no result was killed. One that raised an error would do so again, and is not replaced."""
@@ -89,7 +91,7 @@ class Crew:
             say(f"{worker} was killed; no more are started, as none of {self._killed} got to the end of a trial")
             return
         try:
-            self._add()
+            self._add(self._places.get(job.job_id, 0))
         except SweepError as error:
             say(f"{worker} was killed, and cannot be replaced: {error}")
         else:

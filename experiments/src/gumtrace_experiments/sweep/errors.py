@@ -1,4 +1,4 @@
-"""Why a sweep cannot go on, as errors of one line."""
+"""Why a sweep cannot continue, as errors of one line."""
 
 DRIVERS = {  # packages of the modules that SQLAlchemy imports for a database; others are named as their modules
     "psycopg": "psycopg[binary]",

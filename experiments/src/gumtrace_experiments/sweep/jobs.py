@@ -48,7 +48,7 @@ class Jobs:
 @dataclass(frozen=True)
 class Job:
     """A worker in a process of its own. On this machine it has `share` - 1 others beside it, and ends when the lock
-    `front` is free; a cluster sees to both."""
+    `front` is free; a cluster does both."""
 
     sweep: Sweep
     index: int
@@ -96,12 +96,12 @@ class Submission:
     def folder(self) -> Path:
         return self._executor.folder
 
-    def another(self) -> Any:
-        """One more worker."""
+    def another(self, place: int) -> Any:
+        """One more worker, in this place among those at work: on this machine, places take turns at the GPUs."""
         index, self._started = self._started, self._started + 1
         job = Job(self._sweep, index)
         if self._jobs.here:
-            job = Job(self._sweep, index, self._jobs.number, gpus(self._sweep.device, index), self._front)
+            job = Job(self._sweep, index, self._jobs.number, gpus(self._sweep.device, place), self._front)
         try:
             with redirect_stderr(io.StringIO()):  # where submitit repeats what sbatch says
                 return self._executor.submit(job)
@@ -110,8 +110,8 @@ class Submission:
             raise SweepError(f"sbatch refused a job: {'; '.join(said) or 'it did not say why'}") from error
 
 
-def gpus(device: str, index: int) -> str:
+def gpus(device: str, place: int) -> str:
     """CUDA_VISIBLE_DEVICES of a local worker, from which submitit would hide all: they take turns at "cuda"."""
     known = os.environ.get("CUDA_VISIBLE_DEVICES")
     every = [str(i) for i in range(torch.cuda.device_count())] if known is None else known.split(",")
-    return every[index % len(every)] if device == "cuda" and every else ",".join(every)
+    return every[place % len(every)] if device == "cuda" and every else ",".join(every)

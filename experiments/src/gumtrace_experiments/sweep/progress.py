@@ -46,7 +46,7 @@ class Progress:
         return self.done >= self.trials
 
     def _failures(self) -> dict[int, str]:
-        """Why trials failed, or came to no good end."""
+        """Why trials failed or diverged."""
         reasons = {}
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.FAIL, TrialState.PRUNED)):
             if reason := trial.user_attrs.get("reason", LOST if trial.state == TrialState.FAIL else ""):

@@ -23,13 +23,14 @@ def _stop(number: int, frame: Any) -> None:
 
 
 def _stop_once(number: int, frame: Any) -> None:
-    signal.signal(number, signal.SIG_IGN)  # to stop the workers takes a moment
+    signal.signal(number, signal.SIG_DFL)  # to stop takes a moment, or long without a database: a second one ends it
     _stop(number, frame)
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGTERM, and SIGHUP unless it is ignored (nohup), raise Stopped."""
+    """SIGTERM, and SIGHUP unless it is ignored (nohup), raise Stopped; a second one ends the process at once, and its
+    workers notice."""
     numbers = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None]
     before = {number: signal.getsignal(number) for number in numbers}
     caught = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
