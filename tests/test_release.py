@@ -65,7 +65,10 @@ def test_the_paper_is_cited_as_in_the_readme():
 def test_the_page_of_supported_versions():
     page = text("docs/support.md")
     low, *_, high = versions.pythons()
-    oldest = dict(pin.split(";")[0].split("==") for pin in versions.oldest_versions())
+    oldest, of_experiments = (
+        dict(pin.split(";")[0].split("==") for pin in versions.oldest_versions(ROOT / folder))
+        for folder in (".", "experiments")
+    )
     newest = distributions.torch().removeprefix("torch==")
     numba = re.search(r"<0\.(\d+)", " ".join(project()["dependencies"]))
     tested = re.findall(r"Python :: (3\.\d+)", " ".join(project()["classifiers"]))
@@ -77,6 +80,7 @@ def test_the_page_of_supported_versions():
         f"| numpy | {oldest['numpy']} or newer |",
         f"| Triton, for CUDA only | {oldest['triton']} or newer,",
         f"pyro-ppl {oldest['pyro-ppl']} or newer",
+        f"the same version as gumtrace, torch {of_experiments['torch']} or newer",
     ):
         assert line in page
 
@@ -194,10 +198,12 @@ def test_experiments_that_require_another_version_are_found(tmp_path):
 
 def test_environments(monkeypatch):
     monkeypatch.setattr(versions, "interpreter", lambda version: version if version in ("3.11", "3.13") else None)
-    oldest, newest = distributions.environments([]).values()
-    assert oldest == ("3.11", versions.oldest_versions())
-    assert newest[0] == "3.13"
-    assert re.fullmatch(r"torch==[\d.]+", *newest[1])
+    (python, oldest), (newest_python, newest) = distributions.environments([]).values()
+    assert (python, newest_python) == ("3.11", "3.13")
+    assert oldest["gumtrace"] == versions.oldest_versions()
+    pins = [[pin for pin in each if pin.startswith("torch==")] for each in oldest.values()]
+    assert pins == [["torch==2.5"], ["torch==2.7"]]  # the experiments need a newer one
+    assert set(newest.values()) == {(distributions.torch(),)}
     assert list(distributions.environments(["newest"])) == ["newest"]
     with pytest.raises(SystemExit, match="latest: there are oldest, newest"):
         distributions.environments(["latest"])

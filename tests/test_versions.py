@@ -37,7 +37,8 @@ def test_runs(monkeypatch, capsys):
     """In turn, with what is pinned; a Python that is not there is reported, and no failure."""
     monkeypatch.setattr(versions, "interpreter", lambda version: f"python{version}" if version == "3.11" else None)
     installed, commands = [], []
-    monkeypatch.setattr(versions, "install", lambda *run: installed.append(run) or f"{run[0].name}/python")
+    monkeypatch.setattr(versions, "create", lambda place, python: f"{place.name}/{python}")
+    monkeypatch.setattr(versions, "add", lambda own, pinned, _: installed.append((own, pinned)))
 
     class Done:
         returncode = 0
@@ -48,11 +49,8 @@ def test_runs(monkeypatch, capsys):
 
     monkeypatch.setattr(versions.subprocess, "run", run)
     assert versions.main(["oldest", "newest-3.11", "newest-3.12", "--", "-k", "subset"]) == 0
-    assert [(place.name, *run) for place, *run, _ in installed] == [
-        ("oldest", "python3.11", versions.oldest_versions()),
-        ("newest-3.11", "python3.11", []),
-    ]
-    assert [command[0] for command in commands] == ["oldest/python", "newest-3.11/python"]
+    assert installed == [("oldest/python3.11", versions.oldest_versions()), ("newest-3.11/python3.11", [])]
+    assert [command[0] for command in commands] == ["oldest/python3.11", "newest-3.11/python3.11"]
     assert all(command[-2:] == ["-k", "subset"] for command in commands)
     assert "newest-3.12  not run: there is no python3.12 on the path" in capsys.readouterr().out
     Done.returncode = 1

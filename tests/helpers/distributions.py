@@ -25,7 +25,7 @@ import versions
 
 ROOT = versions.ROOT
 DIST = ROOT / "dist"
-TESTS = {"gumtrace": "tests", "gumtrace-experiments": "experiments/tests"}
+FOLDERS = {"gumtrace": ROOT, "gumtrace-experiments": ROOT / "experiments"}
 FUZZER = "the fuzzer is not in the wheel"
 SOURCES = "it reads the sources"
 LEFT_OUT = {  # test -> why it cannot run with what is installed
@@ -39,13 +39,15 @@ LEFT_OUT = {  # test -> why it cannot run with what is installed
 }
 
 
-def environments(named: list[str]) -> dict[str, tuple[str, list[str]]]:
-    """Name -> interpreter and pinned versions."""
+def environments(named: list[str]) -> dict[str, tuple[str, dict[str, list[str]]]]:
+    """Name -> interpreter and, for each distribution, pinned versions."""
     found = {version: path for version in versions.pythons() if (path := versions.interpreter(version))}
     first = versions.pythons()[0]
     if first not in found:
         raise SystemExit(f"there is no python{first} on the path, the oldest that is supported: install it")
-    known = {"oldest": (found[first], versions.oldest_versions()), "newest": (list(found.values())[-1], [torch()])}
+    oldest = {name: versions.oldest_versions(folder) for name, folder in FOLDERS.items()}
+    newest = dict.fromkeys(FOLDERS, (torch(),))
+    known = {"oldest": (found[first], oldest), "newest": (list(found.values())[-1], newest)}
     if unknown := set(named) - set(known):
         raise SystemExit(f"{', '.join(sorted(unknown))}: there are {', '.join(known)}")
     return {name: known[name] for name in named or known}
@@ -72,7 +74,7 @@ def build(place: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", place], check=True)
     own, pip = place / "bin" / "python", ["-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([own, *pip, "install", "-c", ROOT / "constraints.txt", "hatchling"], check=True)
-    for name, folder in {"gumtrace": ROOT, "gumtrace-experiments": ROOT / "experiments"}.items():
+    for name, folder in FOLDERS.items():
         subprocess.run([own, "-m", "hatchling", "build", "-t", "sdist", "-d", DIST], cwd=folder, check=True)
         source = DIST / archives.sdist(name, version())
         subprocess.run([own, *pip, "wheel", "--no-deps", "-w", DIST, source], cwd=place, check=True)
@@ -113,7 +115,8 @@ def run_tests(own: Path, name: str, folder: Path) -> dict[str, int]:
     report.unlink(missing_ok=True)
     options = ["-q", "-n", "2", "-m", "not slow", "-c", "pyproject.toml", "--rootdir", ".", f"--junitxml={report}"]
     left_out = [f"--{'deselect' if '::' in each else 'ignore'}={each}" for each in LEFT_OUT]
-    tests = [TESTS[name], "--pyargs", archives.PACKAGES[name]]
+    place = (FOLDERS[name] / "tests").relative_to(ROOT)
+    tests = [place, "--pyargs", archives.PACKAGES[name]]
     start = time.monotonic()
     command = [own, "-m", "pytest", *options, *left_out, *tests]
     status = subprocess.run(command, cwd=folder, env=environment(), check=False).returncode
@@ -140,14 +143,16 @@ def main(named: list[str]) -> int:
         for test, why in LEFT_OUT.items():
             print(f"left out: {test}: {why}")
         for name, (python, pinned) in chosen.items():
-            tell(f"{name}: installing {', '.join(pinned)}")
             folder = unpack(place / f"{name}-tests")
-            wheels = [DIST / archives.wheel(each, version()) for each in archives.PACKAGES]
-            own = versions.install(place / name, python, pinned, [f"{wheels[0]}{versions.EXTRAS}"])
-            for distribution, file in zip(archives.PACKAGES, wheels, strict=True):
-                versions.add(own, pinned, [f"--find-links={DIST}", f"{file}"])
-                tell(f"{name}: testing {distribution} with {installed(own)}")
-                rows.append((distribution, name, installed(own), run_tests(own, distribution, folder)))
+            own = versions.create(place / name, python)
+            for distribution in FOLDERS:
+                tell(f"{name}: installing {distribution} with {', '.join(pinned[distribution])}")
+                wheel = f"{DIST / archives.wheel(distribution, version())}"
+                extras = f"[{','.join(versions.EXTRAS)}]" if distribution == "gumtrace" else ""
+                versions.add(own, pinned[distribution], [f"--find-links={DIST}", wheel + extras])
+                found = installed(own)
+                tell(f"{name}: testing {distribution} with {found}")
+                rows.append((distribution, name, found, run_tests(own, distribution, folder)))
             shutil.rmtree(place / name)  # gigabytes
     print(table(rows))
     return int(any(counts["failed"] or not counts["passed"] for *_, counts in rows))

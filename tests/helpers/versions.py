@@ -15,29 +15,33 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CPU = "https://download.pytorch.org/whl/cpu"
-EXTRAS = "[cli,plot,pyro]"  # of the library, that the tests use
+EXTRAS = ("cli", "plot", "pyro")  # of the library, that the tests use
 
 
 def project(folder: Path = ROOT) -> dict:
     return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def needed_by_tests() -> list[str]:
-    """Of the extra `test`, without the library itself."""
-    return [each for each in project()["optional-dependencies"]["test"] if not each.startswith("gumtrace")]
+def needed_by_tests(folder: Path = ROOT) -> list[str]:
+    """Of the extra `test` of a distribution, without the library itself."""
+    return [each for each in project(folder)["optional-dependencies"]["test"] if not each.startswith("gumtrace")]
 
 
-def oldest_versions() -> list[str]:
-    """name==version for everything that has a lower bound, of both distributions and of their tests."""
+def oldest_versions(folder: Path = ROOT) -> list[str]:
+    """name==version for everything that has a lower bound, of the distribution in a folder and of its tests. What both
+    distributions bound has the bound of the experiments there."""
     given = project()
-    extras = (each for name in ("cli", "plot", "pyro") for each in given["optional-dependencies"][name])
-    stated = [*given["dependencies"], *extras, *needed_by_tests(), *project(ROOT / "experiments")["dependencies"]]
+    stated = [*given["dependencies"], *(each for name in EXTRAS for each in given["optional-dependencies"][name])]
+    stated += needed_by_tests()
+    if folder != ROOT:
+        stated += [*project(folder)["dependencies"], *needed_by_tests(folder)]
     bounds = [re.match(r"([\w.-]+)>=([\w.]+)[^;]*(;.*)?", requirement) for requirement in stated]
-    return [f"{bound[1]}=={bound[2]}{bound[3] or ''}" for bound in bounds if bound is not None]
+    return list({bound[1]: f"{bound[1]}=={bound[2]}{bound[3] or ''}" for bound in bounds if bound is not None}.values())
 
 
 def pythons() -> list[str]:
@@ -62,16 +66,14 @@ def runs(named: list[str]) -> dict[str, tuple[str, list[str]]]:
     return {name: run for name, run in known.items() if name in named or not named}
 
 
-def install(place: Path, python: str, pinned: list[str], library: list[str]) -> Path:
-    """A fresh environment with the library and what its tests need; returns its Python."""
+def create(place: Path, python: str) -> Path:
+    """An empty environment; returns its Python."""
     shutil.rmtree(place, ignore_errors=True)
     subprocess.run([python, "-m", "venv", place], check=True)
-    own = place / "bin" / "python"
-    add(own, pinned, library)
-    return own
+    return place / "bin" / "python"
 
 
-def add(own: Path, pinned: list[str], packages: list[str]) -> None:
+def add(own: Path, pinned: Sequence[str], packages: list[str]) -> None:
     """Packages, and what the tests need, at these versions. A build of torch for CUDA requires a triton of its own, and
     that of torch 2.5 is too old for the tests, so triton comes last and by itself."""
     pinned_triton, others = split_triton(pinned)
@@ -85,7 +87,7 @@ def add(own: Path, pinned: list[str], packages: list[str]) -> None:
     subprocess.run([*pip, "--no-deps", *(pinned_triton or triton)], check=True)
 
 
-def split_triton(requirements: list[str]) -> tuple[list[str], list[str]]:
+def split_triton(requirements: Sequence[str]) -> tuple[list[str], list[str]]:
     """Those of triton, and the others."""
     triton = [each for each in requirements if each.startswith("triton")]
     return triton, [each for each in requirements if each not in triton]
@@ -101,7 +103,8 @@ def main(words: list[str]) -> int:
             outcome[name] = f"not run: there is no python{version} on the path"
             continue
         print(f"== {name}: Python {version}, {', '.join(pinned) or 'the newest of everything'}", flush=True)
-        own = install(ROOT / "build" / "versions" / name, path, pinned, ["-e", f"{ROOT}{EXTRAS}"])
+        own = create(ROOT / "build" / "versions" / name, path)
+        add(own, pinned, ["-e", f"{ROOT}[{','.join(EXTRAS)}]"])
         pytest = [own, "-m", "pytest", "-q", "-n", "2", "tests", "src/gumtrace", *tests]
         status = subprocess.run(pytest, cwd=ROOT, check=False).returncode
         outcome[name] = "passed" if status == 0 else f"failed with status {status}"
