@@ -66,8 +66,9 @@ def choose_independently(x: Tensor, y: Tensor, k: int, steps: int) -> Tensor:
 def r_squared(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], columns: Tensor) -> float:
     """Of least squares on these columns alone, on rows that nobody has seen."""
     (x, y), (x_test, y_test) = train, test
-    weights = torch.linalg.lstsq(nn.functional.pad(x[:, columns], (0, 1), value=1.0), y[:, None]).solution
-    left = y_test - (nn.functional.pad(x_test[:, columns], (0, 1), value=1.0) @ weights).squeeze(-1)
+    inputs, new = (nn.functional.pad(part[:, columns].double(), (0, 1), value=1.0) for part in (x, x_test))
+    weights = torch.linalg.pinv(inputs) @ y.double()  # also where a column is there twice
+    left = y_test - new @ weights
     return 1 - (left.square().mean() / y_test.var()).item()
 
 
@@ -111,7 +112,10 @@ def main(argv: list[str] | None = None) -> None:
     x, y, names = load_data()
     rows, half = torch.randperm(len(x), generator=torch.Generator().manual_seed(args.seed)), len(x) // 2
     x, y = x[rows].float(), y[rows].float()
-    x = (x - x[:half].mean(0)) / x[:half].std(0).clamp(min=1e-9)  # a constant column stays 0
+    if gaps := [name for name, column in zip(names, x.T, strict=True) if not column.isfinite().all()]:
+        raise ValueError(f"missing or infinite values in {', '.join(gaps)}: fill them, or leave these columns out")
+    scale = torch.where((x[:half] == x[0]).all(0), 1.0, x[:half].std(0))  # a constant column stays 0
+    x = (x - x[:half].mean(0)) / scale
     y = (y - y[:half].mean()) / y[:half].std()
     train, test = (x[:half], y[:half]), (x[half:], y[half:])
     found: dict[str, list[Tensor]] = {"a k-subset": [], "k softmaxes": []}

@@ -91,7 +91,7 @@ def train(data: tuple[Tensor, ...], k: int, steps: int, learn: bool, batch: int 
     network, where = Network(signal.shape[-1]), nn.Linear(features.shape[-1], 2, bias=False) if learn else nn.Identity()
     groups = [{"params": [*network.parameters()], "lr": 0.01}, {"params": [*where.parameters()], "lr": 0.05}]
     optimiser = torch.optim.Adam(groups)
-    estimator = gt.estimators.TraceREINFORCE(samples=2)
+    estimator = gt.estimators.TraceREINFORCE(samples=4)
     for _ in range(steps):
         some = torch.randint(len(features), (batch,))
         z, x, y = where(features[some]), signal[some], target[some]
@@ -137,8 +137,10 @@ def main(argv: list[str] | None = None) -> None:
     torch.manual_seed(args.seed)
     features, signal, target, place = load_data()
     features, signal, target = features.float(), signal.float(), target.float()
-    features = (features - features.mean((0, 1))) / features.std((0, 1)).clamp(min=1e-6)
     cut = 2 * len(features) // 3
+    if cut == 0:
+        raise ValueError("there is one set: at least two are needed, as the last third is held out")
+    features = (features - features[:cut].mean((0, 1))) / features[:cut].std((0, 1)).clamp(min=1e-6)
     data, test = [[t[part] for t in (features, signal, target)] for part in (slice(0, cut), slice(cut, None))]
     layers = "PyG" if SAGEConv.__module__.startswith("torch_geometric") else "this file"
     print(f"layers of {layers}; variance of the target {test[2].var():.2f}")

@@ -52,6 +52,12 @@ def listwise_loss(logits: Tensor, ranking: Tensor, shown: Tensor) -> Tensor:
     return -d.trace_log_prob(d.observe(ranking))
 
 
+def all_pairs_loss(logits: Tensor, ranking: Tensor, shown: Tensor) -> Tensor:
+    """DPO's loss, summed over all pairs of the ranking."""
+    gap, known, _ = pairs(logits, ranking)
+    return -(F.logsigmoid(gap) * known).sum(-1)
+
+
 def a_pair(ranking: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
     """Two of the ranked answers of each prompt, the better one first, as if only these had been shown."""
     chance = torch.rand(ranking.shape).masked_fill(ranking < 0, -1.0)
@@ -59,15 +65,20 @@ def a_pair(ranking: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
     return pair, (pair[..., None] == torch.arange(shown.shape[-1])).any(-2)
 
 
-def ranked_pairs(logits: Tensor, ranking: Tensor) -> tuple[Tensor, Tensor]:
-    """Of all pairs of places i < j of the rankings: whether the logits agree, and j - i."""
+def pairs(logits: Tensor, ranking: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of all pairs of places i < j of the rankings: logit of i - logit of j, whether both were ranked, and j - i."""
     i, j = torch.triu_indices(ranking.shape[1], ranking.shape[1], 1)
-    score = logits.gather(-1, ranking.clamp(min=0))
-    known = ranking[:, j] >= 0
-    return (score[:, i] > score[:, j])[known], (j - i).expand(known.shape)[known]
+    score, known = logits.gather(-1, ranking.clamp(min=0)), ranking[:, j] >= 0
+    return score[:, i] - score[:, j], known, (j - i).expand(known.shape)
 
 
-def train(start: Policy, data: tuple[Tensor, ...], labels, beta: float, steps: int, batch: int = 64) -> Policy:
+def ranked_pairs(logits: Tensor, ranking: Tensor) -> tuple[Tensor, Tensor]:
+    """Of all pairs that were ranked: whether the logits agree, and how many places they are apart."""
+    gap, known, apart = pairs(logits, ranking)
+    return (gap > 0)[known], apart[known]
+
+
+def train(start: Policy, data: tuple[Tensor, ...], labels, loss_of, beta: float, steps: int, batch: int = 64) -> Policy:
     """A policy, from the reference `start`. `labels` says what it may see of the rankings."""
     policy, (x, y, ranking) = copy.deepcopy(start), data
     optimiser = torch.optim.Adam(policy.parameters(), lr=3e-3)
@@ -77,18 +88,19 @@ def train(start: Policy, data: tuple[Tensor, ...], labels, beta: float, steps: i
     for _ in range(steps):
         some = torch.randint(len(x), (batch,))
         logits = beta * (policy.log_prob(x[some], y[some]) - reference[some])
-        loss = listwise_loss(logits, seen[some], shown[some]).mean()
+        loss = loss_of(logits, seen[some], shown[some]).mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
     return policy
 
 
-LABELS = {
-    "one pair (DPO)": a_pair,
-    "the best one": lambda ranking, shown: (ranking[:, :1], shown),
-    "the best two": lambda ranking, shown: (ranking[:, :2], shown),
-    "whole ranking": lambda ranking, shown: (ranking, shown),
+KINDS = {  # what a policy may see of the rankings, and its loss
+    "one pair (DPO)": (a_pair, listwise_loss),
+    "all pairs (DPO)": (lambda ranking, shown: (ranking, shown), all_pairs_loss),
+    "the best one": (lambda ranking, shown: (ranking[:, :1], shown), listwise_loss),
+    "the best two": (lambda ranking, shown: (ranking[:, :2], shown), listwise_loss),
+    "whole ranking": (lambda ranking, shown: (ranking, shown), listwise_loss),
 }
 
 
@@ -125,6 +137,9 @@ def main(argv: list[str] | None = None) -> None:
     train_set, test = [[t[part] for t in (x, y, ranking)] for part in (slice(0, len(x) // 3), slice(len(x) // 3, None))]
     start = Policy(x.shape[-1], int(y.max()) + 1)
 
+    listwise_loss(torch.zeros(y.shape[:2]), ranking, (y >= 0).any(-1))  # an error names the prompt, as `item`
+    if (ranking >= 0).sum(-1).max() < 2:
+        raise ValueError("no prompt has two ranked answers: there are no pairs to judge by")
     pair, shown = a_pair(ranking, (y >= 0).any(-1))
     logits = torch.randn(shown.shape)
     better, worse = logits.gather(-1, pair.clamp(min=0)).unbind(-1)
@@ -133,8 +148,8 @@ def main(argv: list[str] | None = None) -> None:
     print(f"a ranking of two: the loss of DPO, to {gap:.0e}")
 
     agreed = {}
-    for name, labels in LABELS.items():
-        policy = train(start, tuple(train_set), labels, args.beta, args.steps)
+    for name, (labels, loss_of) in KINDS.items():
+        policy = train(start, tuple(train_set), labels, loss_of, args.beta, args.steps)
         with torch.no_grad():
             ratio = policy.log_prob(*test[:2]) - start.log_prob(*test[:2])
         agreed[name] = ranked_pairs(ratio, test[2])

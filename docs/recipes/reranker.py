@@ -130,7 +130,10 @@ def main(argv: list[str] | None = None) -> None:
     features, grades, lengths = load_data()
     if lengths.min() < args.top:
         raise ValueError(f"list {int(lengths.argmin())} has {int(lengths.min())} documents: --top is at most that")
-    data = features.float(), grades.float(), lengths
+    there = torch.arange(grades.shape[1]) < lengths[:, None]  # padding may be anything, also nan
+    data = features.float().where(there[..., None], 0.0), grades.float().where(there, 0.0), lengths
+    if data[1].min() < 0:
+        raise ValueError(f"list {int(data[1].amin(-1).argmin())} has a negative grade: 0 is for what is not relevant")
     half = len(data[0]) // 2
     train, test = tuple(part[:half] for part in data), tuple(part[half:] for part in data)
     _, grades, lengths = test

@@ -21,14 +21,16 @@ def tokens():
     return torch.randn(600, 5), torch.randn(600, 3)
 
 
-def texts():  # of three classes, some shorter than what is kept
-    return [(["a", "bc", "d", "e", "f", "g"][: 1 + i % 6], i % 3) for i in range(80)]
+def texts():  # of three classes, some shorter than what is kept, and half of the words in one text only
+    return [([f"word {i}", "a", "bc", "d", "e", "f", "g"][: 1 + i % 7], i % 3) for i in range(80)]
 
 
-def candidates():  # the last list has no relevant document
-    grades = torch.randint(0, 3, (50, 12)).float()
+def candidates():  # the last list has no relevant document, and padding is nan
+    grades, lengths = torch.randint(0, 3, (50, 12)).float(), torch.randint(6, 13, (50,))
     grades[-1] = 0
-    return torch.randn(50, 12, 4), grades, torch.randint(6, 13, (50,))
+    padding = torch.arange(12) >= lengths[:, None]
+    features = torch.randn(50, 12, 4).masked_fill(padding[..., None], torch.nan)
+    return features, grades.masked_fill(padding, torch.nan), lengths
 
 
 def images(mnist=None):
@@ -97,6 +99,23 @@ def test_a_page_shows_the_file_and_what_it_made(path):
     made = [f"/_generated/recipes/{path.stem}.{suffix}" for suffix in ("png", "txt")]
     assert shown == [*made, path.name]
     assert f"{{download}}`{path.name} <{path.name}>`" in page
+
+
+def test_r_squared_of_a_column_that_is_there_twice():
+    recipe = imported(RECIPES / "feature_selection.py")
+    torch.manual_seed(0)
+    x = torch.randn(200, 3)
+    table = x, x[:, 0] - 2 * x[:, 1] + 0.1 * x[:, 2]
+    once, twice = (recipe.r_squared(table, table, torch.tensor(columns)) for columns in ([0, 1], [1, 0, 0, 1]))
+    assert abs(once - twice) < 1e-6
+    assert once > 0.99
+
+
+@pytest.mark.parametrize(("text", "error"), [("a bc", TypeError), ([], ValueError)])
+def test_a_text_that_is_no_list_of_words_is_named(text, error):
+    recipe = imported(RECIPES / "token_pruner.py")
+    with pytest.raises(error, match="text 1 "):
+        recipe.encode([(["a"], 0), (text, 1)])
 
 
 def test_credit_of_neighbours_is_exact():
