@@ -21,7 +21,7 @@ CPU, STRUCTURES, ESTIMATORS = "kernels/cpu", "structures", "estimators"
 FAULTS = {  # name: (file, what is there, the fault)
     # who wins
     "ties to the larger key": (f"{CPU}/order.py", "(g[a] == g[b] and a < b)", "(g[a] == g[b] and a > b)"),
-    "zeros of two signs": (f"{CPU}/order.py", "if g[k] != 0 else np.uint64(0)", "if True else np.uint64(0)"),
+    "zeros of two signs": (f"{CPU}/order.py", "if g[key] != 0 else np.uint64(0)", "if True else np.uint64(0)"),
     "ties of parallel merges": (
         f"{CPU}/order.py",
         "(code == codes[j]) & (key < keys[j])",

@@ -168,7 +168,7 @@ def test_commands(tmp_path, capsys, monkeypatch, data):
         assert "made-up digits, no handwriting" in " ".join(capsys.readouterr().out.split())
         (seed,) = tmp_path.glob(f"runs/{task.name}/*/seed-0")
         assert main(["plot", task.name, "--run", str(seed), "--count", "2"]) == 0
-        assert (tmp_path / "plots" / "found.png").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / "plots" / task.name / "found.png").read_bytes().startswith(b"\x89PNG")
         assert main(["plot", task.name, "--out", "curves"]) == 0
         capsys.readouterr()
     assert main(["train", "kset-features", *few]) == 2

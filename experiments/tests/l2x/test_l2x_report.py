@@ -248,6 +248,6 @@ def test_commands(tmp_path, capsys, monkeypatch):
     assert main(["plot", "l2x", "--run", str(seed), "--count", "2"]) == 2
     assert "complete-movies-data.tar.xz not found in data" in capsys.readouterr().err
     assert main(["plot", "l2x", "--run", str(seed), "--count", "2", "--data", "files"]) == 0
-    assert (tmp_path / "plots" / "found.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "plots" / "l2x" / "found.png").read_bytes().startswith(b"\x89PNG")
     assert main(["train", "l2x", "--reviews", "beer"]) == 2
     assert "The beer reviews were withdrawn by their owner" in capsys.readouterr().err

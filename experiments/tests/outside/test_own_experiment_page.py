@@ -42,7 +42,7 @@ def test_its_commands_run(capsys):
     assert "T-REINFORCE+ (K = 4)" in table
     plot, sweep = NAMED
     assert main(shlex.split(plot)[1:]) == 0
-    assert Path("plots/explained.png").exists()
+    assert Path("plots/subset-autoencoder/explained.png").exists()
     assert main([*shlex.split(sweep)[1:], "--trials", "1", *SHORT[:4]]) == 0
 
 

@@ -114,6 +114,6 @@ def test_commands(tmp_path, data, capsys, monkeypatch):
     assert main(plot) == 2
     assert "a_b-ud-train.conllu (or .conllu.xz) not found in data" in capsys.readouterr().err
     assert main([*plot, "--data", "files"]) == 0
-    assert (tmp_path / "plots" / "found.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "plots" / "treebank" / "found.png").read_bytes().startswith(b"\x89PNG")
     assert main(["train", "treebank"]) == 2
     assert "en_ewt-ud-train.conllu (or .conllu.xz) not found in data" in capsys.readouterr().err
