@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.usefixtures("one_thread", "slurm"), pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def node():
-    missing = [name for name in ("slurmctld", "slurmd", "munged") if shutil.which(name) is None]
+    missing = [name for name in ("sbatch", "slurmctld", "slurmd", "munged") if shutil.which(name) is None]
     if missing:
         pytest.skip(f"there is no {missing[0]} here (Debian: apt-get install slurm-wlm munge)")
     if os.geteuid() != 0:
