@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from gumtrace_experiments.dropout import dropout, kept, thinned
 from gumtrace_experiments.listops import messages
 from gumtrace_experiments.listops.expressions import VOCABULARY
+from gumtrace_experiments.small_lstm import outputs
 
 ANSWERS = 10  # digits
 _SMALL = 1e-5  # next to a variance
@@ -38,7 +39,7 @@ class Encoder(nn.Module):
         thin = partial(dropout, p=self.dropout, generator=generator, training=self.training)
         with torch.autocast(tokens.device.type, enabled=False):  # logits are sums, and reach far
             read = thin(self.embedding(tokens))
-            v, w = (thin(lstm(read)[0]) for lstm in (self.functions, self.arguments))
+            v, w = map(thin, outputs([self.functions, self.arguments], read))
             return v @ w.mT
 
     def compile(self, *args, **kwargs) -> None:
@@ -155,9 +156,9 @@ class Critic(nn.Module):
         """The LSTM's output at the last token: (B, hidden) for tokens (B, n) and lengths (B,)."""
         thin = partial(dropout, p=self.dropout, generator=generator, training=self.training)
         with torch.autocast(tokens.device.type, enabled=False):
-            outputs, _ = self.lstm(thin(self.embedding(tokens)))
-            last = F.one_hot(lengths - 1, tokens.shape[-1]).to(outputs.dtype)  # (B, n)
-            return thin((last[:, None] @ outputs).squeeze(1))
+            (states,) = outputs([self.lstm], thin(self.embedding(tokens)))
+            last = F.one_hot(lengths - 1, tokens.shape[-1]).to(states.dtype)  # (B, n)
+            return thin((last[:, None] @ states).squeeze(1))
 
     def forward(self, noise: Tensor, context: Tensor) -> Tensor:
         """(*S,) for noise (*S, n, n), 0 where no edge races, and context (*batch, hidden)."""
