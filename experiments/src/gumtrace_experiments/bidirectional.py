@@ -27,7 +27,7 @@ class BidirectionalLSTM(nn.Module):
         for layer, (forwards, backwards) in enumerate(zip(self.forwards, self.backwards, strict=True)):
             if layer:
                 x = dropout(x, self.dropout, generator, self.training)
-            x = torch.cat([forwards(x)[0], _along(backwards(_along(x, turned))[0], turned)], -1)
+            x = torch.cat([forwards(x)[0], along(backwards(along(x, turned))[0], turned)], -1)
         return x
 
 
@@ -47,6 +47,6 @@ def turned(lengths: Tensor, n: int) -> Tensor:
     return torch.where(turned >= 0, turned, place)
 
 
-def _along(x: Tensor, places: Tensor) -> Tensor:
+def along(x: Tensor, places: Tensor) -> Tensor:
     """x (B, n, size) at these places (B, n)."""
     return x.gather(1, places[..., None].expand_as(x))

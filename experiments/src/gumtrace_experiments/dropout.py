@@ -23,4 +23,4 @@ def kept(shape: Sequence[int], p: float, generator: torch.Generator | None, devi
 
 def thinned(x: Tensor, p: float, keep: Tensor | None) -> Tensor:
     """The entries that stay, larger than before; either may have fewer dimensions than the other."""
-    return x if keep is None else torch.where(keep, x / (1 - p), 0.0)
+    return x if keep is None else x * keep / (1 - p)

@@ -12,6 +12,7 @@ from gumtrace.estimators import RELAX
 from gumtrace_experiments.parentheses import critic, recurrence
 from gumtrace_experiments.parentheses.critic import LSTMCritic
 from gumtrace_experiments.parentheses.data import Split
+from gumtrace_experiments.parentheses.encoder import Encoder
 
 poisoned = kernelcases.poisoned
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("one_thread")]
@@ -95,6 +96,22 @@ def test_an_update_with_relax(monkeypatch):
     assert all(expected.any() for expected in runs[1])
     for mine, expected in zip(*runs, strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-8, atol=1e-8)
+
+
+def test_an_encoder_reads_in_both_directions_at_once(monkeypatch):
+    """As torch's LSTMs, one after the other: logits, and gradients to all parameters."""
+    tokens, lengths = torch.tensor([[0, 2, 3, 1], [2, 3, 0, 0]], device=DEVICE), torch.tensor([4, 2], device=DEVICE)
+    torch.manual_seed(0)
+    encoder = Encoder(types=2, hidden=3).to(DEVICE, torch.float64)
+    runs = []
+    for serves in (True, False):
+        monkeypatch.setattr(recurrence, "serves", lambda x, serves=serves: serves)
+        logits = encoder(Split(tokens, lengths))
+        grads = torch.autograd.grad(logits[0].square().sum() + logits[1, :2].sum(), list(encoder.parameters()))
+        runs.append([logits[0], logits[1, :2], *grads])
+    assert all(expected.any() for expected in runs[1])
+    for mine, expected in zip(*runs, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-9, atol=1e-9)
 
 
 @RECORDED

@@ -1,10 +1,13 @@
 """The encoder, which says how likely orders of a sequence are. Sequences are padded to one length, and nothing here
 reads a value."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from gumtrace_experiments.bidirectional import BidirectionalLSTM, rows, turned
+from gumtrace_experiments.bidirectional import BidirectionalLSTM, along, rows, turned
+from gumtrace_experiments.parentheses import recurrence
 from gumtrace_experiments.parentheses.data import Split
 
 
@@ -25,8 +28,29 @@ class Encoder(nn.Module):
     def forward(self, batch: Split) -> Tensor:
         """(B, n)."""
         with torch.autocast(batch.tokens.device.type, enabled=False):  # logits reach far
-            states = self.lstm(rows(self.embedding, batch.tokens), turned(batch.lengths, batch.tokens.shape[-1]))
+            back = turned(batch.lengths, batch.tokens.shape[-1])
+            if recurrence.serves(self.embedding):
+                states = self._read_at_once(batch.tokens, back)
+            else:
+                states = self.lstm(rows(self.embedding, batch.tokens), back)
             return self.out(states).squeeze(-1)
+
+    def _read_at_once(self, tokens: Tensor, back: Tensor) -> Tensor:
+        """What the LSTM returns, both directions in the same steps: cuDNN would take one after the other."""
+        entering, carry, bias = _weights([self.lstm.forwards[0], self.lstm.backwards[0]])
+        table = torch.baddbmm(bias[:, None], self.embedding.expand(2, -1, -1), entering.mT)  # (2, symbols, 4 hidden)
+        both = torch.stack([tokens, tokens.gather(-1, back) + len(self.embedding)])
+        gates = rows(table.flatten(0, 1), both.permute(2, 0, 1))  # (n, 2, B, 4 hidden)
+        forwards, backwards = recurrence.states(gates, carry.mT).permute(1, 2, 0, 3)  # (B, n, hidden)
+        return torch.cat([forwards, along(backwards, back)], -1)
 
     def compile(self, *args, **kwargs) -> None:
         """There is nothing to compile: an LSTM is one call of a library, which torch.compile leaves alone."""
+
+
+def _weights(lstms: Sequence[nn.Module]) -> list[Tensor]:
+    """Of inputs and of states, (LSTMs, 4 hidden, ...), and the biases (LSTMs, 4 hidden); of torch's gates, in, forget,
+    new and out, the last two change places."""
+    each = [(w_in, w_carry, b_in + b_carry) for w_in, w_carry, b_in, b_carry in (x.all_weights[0] for x in lstms)]
+    stacked = [torch.stack(same).chunk(4, 1) for same in zip(*each, strict=True)]
+    return [torch.cat([opens, forgets, shows, news], 1) for opens, forgets, news, shows in stacked]
