@@ -36,13 +36,16 @@ def serves(lstms: Sequence[nn.LSTM], x: Tensor) -> bool:
 
 
 def fused(lstms: Sequence[nn.LSTM], x: Tensor) -> list[Tensor]:
-    weights = [
-        (w_in, w_carry, b_in + b_carry) for w_in, w_carry, b_in, b_carry in (lstm.all_weights[0] for lstm in lstms)
-    ]
-    entering, carry, bias = (torch.stack(same) for same in zip(*weights, strict=True))
+    entering, carry, bias = stacked_weights(lstms)
     many = x.flatten(0, 1).expand(len(lstms), -1, -1)
     gates = torch.baddbmm(bias[:, None], many, entering.mT).unflatten(1, x.shape[:2])  # (LSTMs, B, n, 4 hidden)
     return list(_Recurrence.apply(gates, carry).unbind())  # type: ignore[no-any-return]
+
+
+def stacked_weights(lstms: Sequence[nn.LSTM]) -> list[Tensor]:
+    """Of inputs and of states, (LSTMs, 4 hidden, ...), and the biases, (LSTMs, 4 hidden)."""
+    each = [(w_in, w_carry, b_in + b_carry) for w_in, w_carry, b_in, b_carry in (x.all_weights[0] for x in lstms)]
+    return [torch.stack(same) for same in zip(*each, strict=True)]
 
 
 class _Recurrence(Function):

@@ -25,7 +25,7 @@ def _rows(items, n, H: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _weights(carry, gate: tl.constexpr, TURNED: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr):
+def _weights(carry, gate, TURNED, H: tl.constexpr, WIDTH: tl.constexpr):
     """(WIDTH, WIDTH) of one gate, 0 beyond H: outputs before inputs, or turned."""
     unit = tl.arange(0, WIDTH)
     there = (unit[:, None] < H) & (unit[None, :] < H)

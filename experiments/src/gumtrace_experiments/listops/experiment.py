@@ -18,7 +18,7 @@ from gumtrace_experiments.config import Config, build_estimator, suggest_estimat
 from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.listops.data import ListOps, Split, load, read, read_folder
 from gumtrace_experiments.listops.expressions import CLOSE, PADDING, VOCABULARY
-from gumtrace_experiments.listops.model import ANSWERS, Classifier, Critic, Encoder, Masks
+from gumtrace_experiments.listops.model import Classifier, Critic, Encoder, Masks
 from gumtrace_experiments.listops.sampling import SAMPLED, shortest
 
 SHORTEST = 10  # tokens
@@ -213,7 +213,8 @@ def _batch(split: Split, index: Tensor) -> Split:
 
 def cross_entropy(logits: Tensor, answers: Tensor) -> Tensor:
     """(*S, B) for logits (*S, B, 10) and answers (B,)."""
-    return -(F.one_hot(answers, ANSWERS) * logits.log_softmax(-1)).sum(-1)
+    right = answers.expand(logits.shape[:-1])[..., None]
+    return -logits.log_softmax(-1).gather(-1, right).squeeze(-1)
 
 
 def totals(batch: Split, structure: Tensor, logits: Tensor) -> dict[str, Tensor]:

@@ -116,13 +116,13 @@ def _options(structure: Tensor, weight: Tensor) -> dict[str, Any]:
     true float32 do not fit into the registers."""
     count, n, _ = structure.shape
     hidden = len(weight)
-    sizes = {"N": n, "H": hidden, "SENDERS": _power(n), "WIDTH": _power(hidden)}
+    sizes = {"N": n, "H": hidden, "SENDERS": power(n), "WIDTH": power(hidden)}
     precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
     launch = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": True}
     return {**sizes, "PARTS": min(-(-PROGRAMS // count), n), "PRECISION": precision, **launch}
 
 
-def _power(x: int) -> int:
+def power(x: int) -> int:
     """The least power of two that is at least x, and at least 16, the smallest size of a matrix product."""
     return max(1 << (x - 1).bit_length(), 16)
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from gumtrace_experiments.dropout import dropout, kept, thinned
 from gumtrace_experiments.listops import messages
 from gumtrace_experiments.listops.expressions import VOCABULARY
+from gumtrace_experiments.listops.rounds import Layers, first_states
 from gumtrace_experiments.small_lstm import outputs
 
 ANSWERS = 10  # digits
@@ -101,20 +102,28 @@ class Classifier(nn.Module):
         structure = structure.to(own.dtype)
         receiver, _ = self.message1.weight.chunk(2, 1)
         receiving = F.linear(own, receiver, self.message1.bias)
-        if hard:
-            along, receiving = messages.along_edges, structure.mT @ receiving  # of the heads
-        else:
-            along = messages.fused if messages.serves(structure, own.shape[-1]) else messages.along_all
         # What dropout leaves is larger, everywhere by the same: weights that read it are larger instead.
         weight = self.message2.weight if left is None else self.message2.weight / (1 - self.dropout)
-        state = self.norm(own)
-        for i in range(self.rounds):
-            state = self._round(own, receiving, state, structure, None if left is None else left[i], weight, along)
-        hidden = torch.relu(self.out1(state[..., 0, :]))
+        fused = messages.serves(structure, own.shape[-1])
+        if hard and fused:
+            _, sender = self.message1.weight.chunk(2, 1)
+            layers = Layers(sender, weight, self.message2.bias, self.norm.weight, self.norm.bias)
+            first = first_states(structure, own, receiving, left, layers, self.rounds, self.norm.eps)
+        else:
+            if hard:
+                along, receiving = messages.along_edges, structure.mT @ receiving  # of the heads
+            else:
+                along = messages.fused if fused else messages.along_all
+            state = self.norm(own)
+            for i in range(self.rounds):
+                state = self._round(own, receiving, state, structure, None if left is None else left[i], weight, along)
+            first = state[..., 0, :]
+        hidden = torch.relu(self.out1(first))
         return self.out2(thinned(hidden, self.dropout, out)).to(own.dtype)
 
     def compile(self, *args, **kwargs) -> None:
-        """A round, which is nearly all of the work; what draws from a generator cannot be compiled."""
+        """A round, which is nearly all of the work where `first_states` has no kernel; what draws from a generator
+        cannot be compiled."""
         self._round = torch.compile(self._round, *args, **kwargs)
 
     def _round(

@@ -1,7 +1,7 @@
 """The encoder, which says how likely orders of a sequence are. Sequences are padded to one length, and nothing here
 reads a value."""
 
-from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from gumtrace_experiments.bidirectional import BidirectionalLSTM, along, rows, turned
 from gumtrace_experiments.parentheses import recurrence
 from gumtrace_experiments.parentheses.data import Split
+from gumtrace_experiments.small_lstm import stacked_weights
 
 
 class Encoder(nn.Module):
@@ -37,7 +38,9 @@ class Encoder(nn.Module):
 
     def _read_at_once(self, tokens: Tensor, back: Tensor) -> Tensor:
         """What the LSTM returns, both directions in the same steps: cuDNN would take one after the other."""
-        entering, carry, bias = _weights([self.lstm.forwards[0], self.lstm.backwards[0]])
+        weights = stacked_weights([cast(nn.LSTM, self.lstm.forwards[0]), cast(nn.LSTM, self.lstm.backwards[0])])
+        gates = (x.chunk(4, 1) for x in weights)
+        entering, carry, bias = (torch.cat([opens, forgets, shows, new], 1) for opens, forgets, new, shows in gates)
         table = torch.baddbmm(bias[:, None], self.embedding.expand(2, -1, -1), entering.mT)  # (2, symbols, 4 hidden)
         both = torch.stack([tokens, tokens.gather(-1, back) + len(self.embedding)])
         gates = rows(table.flatten(0, 1), both.permute(2, 0, 1))  # (n, 2, B, 4 hidden)
@@ -46,11 +49,3 @@ class Encoder(nn.Module):
 
     def compile(self, *args, **kwargs) -> None:
         """There is nothing to compile: an LSTM is one call of a library, which torch.compile leaves alone."""
-
-
-def _weights(lstms: Sequence[nn.Module]) -> list[Tensor]:
-    """Of inputs and of states, (LSTMs, 4 hidden, ...), and the biases (LSTMs, 4 hidden); of torch's gates, in, forget,
-    new and out, the last two change places."""
-    each = [(w_in, w_carry, b_in + b_carry) for w_in, w_carry, b_in, b_carry in (x.all_weights[0] for x in lstms)]
-    stacked = [torch.stack(same).chunk(4, 1) for same in zip(*each, strict=True)]
-    return [torch.cat([opens, forgets, shows, news], 1) for opens, forgets, news, shows in stacked]
