@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from gumtrace_experiments.bidirectional import rows
 from gumtrace_experiments.dropout import kept, thinned
+from gumtrace_experiments.parentheses import attention
 from gumtrace_experiments.parentheses.draws import EVERY, categorical
 from gumtrace_experiments.parentheses.growing import Growing, Written
 from gumtrace_experiments.parentheses.insertion_order import (
@@ -201,26 +202,26 @@ class Block(nn.Module):
         With a cache of keys and values, (2, B, heads, elements, size), x is the last element alone: it joins those
         before it in the cache.
         """
-        query, key, value = self._projected(x)
+        heads = self.project(self.norm1(x)).unflatten(-1, (3, self.heads, self.size))
+        if cache is None and attention.serves(heads):
+            attended = attention.attend(heads, seen.left, seen.right, self.relative)
+        else:
+            attended = self._attended(heads, seen, cache)
+        x = x + thinned(self.out(attended), dropout, None if keep is None else keep[0])
+        return x + thinned(self._wide(x), dropout, None if keep is None else keep[1])
+
+    def _attended(self, heads: Tensor, seen: Seen, cache: Tensor | None) -> Tensor:
+        """(*B, m, hidden), for queries, keys and values (*B, m, 3, heads, size)."""
+        query, key, value = heads.movedim(-3, 0).transpose(-2, -3)  # (*B, heads, m, size)
         if cache is not None:
             cache[..., -1:, :] = torch.stack([key, value])
             key, value = cache
-        attended = self._attended(query, key, value, seen)
-        x = x + thinned(attended, dropout, None if keep is None else keep[0])
-        return x + thinned(self._wide(x), dropout, None if keep is None else keep[1])
-
-    def _projected(self, x: Tensor) -> list[Tensor]:
-        """Queries, keys and values, (*B, heads, m, size)."""
-        heads = self.project(self.norm1(x)).unflatten(-1, (3 * self.heads, self.size))
-        return list(heads.transpose(-2, -3).chunk(3, -3))
-
-    def _attended(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen) -> Tensor:
         left, same, right = (query @ self.relative.mT).split(1, -1)  # (*B, heads, m, 1)
         by_relation = torch.where(seen.left, left, torch.where(seen.right, right, same))
         scores = (query @ key.mT + by_relation) / math.sqrt(self.size)
         if seen.later is not None:
             scores = scores.masked_fill(seen.later, -torch.inf)
-        return self.out((scores.softmax(-1).to(value.dtype) @ value).transpose(-2, -3).flatten(-2))
+        return (scores.softmax(-1).to(value.dtype) @ value).transpose(-2, -3).flatten(-2)
 
     def _wide(self, x: Tensor) -> Tensor:
         return self.down(F.gelu(self.up(self.norm2(x))))
