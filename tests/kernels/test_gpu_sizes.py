@@ -145,6 +145,7 @@ def test_every_operator_is_as_on_the_cpu(name):
         ((2, 2048), gt.BinaryTree),
         ((2, 1_000_000), gt.Permutation),
         ((2, 1_000_000), lambda x: gt.Subset(x, 1000)),
+        ((2, 131_072), lambda x: gt.Subset(x, 64)),
         ((2, 530, 530), gt.SpanningTree),
         ((2, 3000), gt.BinaryTree),
     ],

@@ -79,11 +79,19 @@ def _count(numbers, first, n):
 
 
 @triton.jit
+def _set_bits(bits, item, words, winner):
+    """One bit for each key that wins."""
+    bit = tl.full(winner.shape, 1, tl.int32) << (winner & 31)
+    tl.atomic_or(bits + item * words + (winner >> 5), bit, mask=winner >= 0)
+
+
+@triton.jit
 def _sum_winners(
-    winners, beta, rows, h, parts, exponents, left, d, slots, key_blocks, blocks,
+    winners, beta, rows, h, bits, left, parts, exponents, d, slots, words, key_blocks, blocks,
     ALL: tl.constexpr, MODE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Parts of decisions; and in a permutation, block by block, how many more keys race than have won."""
+    """Parts of decisions. Winners are marked; in a permutation only if they are not all the keys that race, so there it
+    is counted, block by block, how many more keys race than have won."""
     item, block = _place(blocks)
     b = block * WIDTH + tl.arange(0, WIDTH)
     winner = winners_of(winners, item, d, slots, b)
@@ -96,25 +104,20 @@ def _sum_winners(
     if ALL:
         more = racing(beta, rows, item, d, b, b < d, MODE) - racing(beta, rows, item, d, winner, live, MODE)
         tl.store(left + item * blocks + block, tl.sum(more, 0))
+    else:
+        _set_bits(bits, item, words, winner)
 
 
 @triton.jit
-def _mark(winners, left, bits, d, slots, words, blocks, ALL: tl.constexpr, WIDTH: tl.constexpr):
-    """One bit for each key that wins."""
+def _mark(winners, left, bits, d, slots, words, blocks, WIDTH: tl.constexpr):
     item, block = _place(blocks)
-    b = block * WIDTH + tl.arange(0, WIDTH)
-    winner = winners_of(winners, item, d, slots, b)
-    some = 1
-    if ALL:
-        some = _count(left, item * blocks, blocks)
-    if some > 0:
-        bit = tl.full([WIDTH], 1, tl.int32) << (winner & 31)
-        tl.atomic_or(bits + item * words + (winner >> 5), bit, mask=winner >= 0)
+    if _count(left, item * blocks, blocks) > 0:
+        _set_bits(bits, item, words, winners_of(winners, item, d, slots, block * WIDTH + tl.arange(0, WIDTH)))
 
 
 @triton.jit
 def _sum_losers(
-    beta, rows, h, left, bits, parts, exponents, d, words, key_blocks, blocks,
+    beta, rows, h, bits, left, parts, exponents, d, words, key_blocks, blocks,
     ALL: tl.constexpr, MODE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Parts of keys that win nothing; a permutation has none, unless its trace comes from under another mask."""
@@ -161,12 +164,14 @@ def up(geometry, winners, mode, beta, h, alpha, out, log_prob, z, seed, stream):
     left = torch.empty(items, blocks, dtype=torch.int32, device=beta.device) if every else None
     bits = torch.zeros(items, words, dtype=torch.int32, device=beta.device)
     logs = torch.empty(items, blocks, dtype=torch.float64, device=beta.device) if log_prob is not None else None
-    ends = (d, slots, key_blocks, blocks)
-    _sum_winners[(items * blocks,)](winners, beta, rows, h, parts, exponents, left, *ends, ALL=every, **by_decision)
-    _mark[(items * blocks,)](winners, left, bits, d, slots, words, blocks, ALL=every, WIDTH=steps, num_warps=4)
-    where = (beta, rows, h, left, bits, parts, exponents, d, words, key_blocks, blocks)
+    sums = (parts, exponents)
+    where = (winners, beta, rows, h, bits, left, *sums, d, slots, words, key_blocks, blocks)
+    _sum_winners[(items * blocks,)](*where, ALL=every, **by_decision)
+    if every:
+        _mark[(items * blocks,)](winners, left, bits, d, slots, words, blocks, WIDTH=steps, num_warps=4, **EXACT)
+    where = (beta, rows, h, bits, left, *sums, d, words, key_blocks, blocks)
     _sum_losers[(items * key_blocks,)](*where, ALL=every, MODE=mode, WIDTH=BLOCK, num_warps=4, **EXACT)
-    where = (winners, beta, rows, h, alpha, out, logs, z, seed, stream, parts, exponents, *ends)
+    where = (winners, beta, rows, h, alpha, out, logs, z, seed, stream, *sums, d, slots, key_blocks, blocks)
     _finish_up[(items * blocks,)](*where, **by_decision)
     if logs is not None:
         log_prob.copy_(logs.sum(-1))
@@ -189,9 +194,7 @@ def _sum_decisions(
 
 
 @triton.jit
-def _sum_to(
-    winners, alpha, h, beta, rows, parts, exponents, item, block, d, slots, blocks, b, winner, MODE: tl.constexpr
-):
+def _sum_to(alpha, h, beta, rows, parts, exponents, item, block, d, slots, blocks, b, winner, MODE: tl.constexpr):
     """The sums over each decision of a block and all before it."""
     v, e = decision_term(alpha, h, beta, rows, item, d, slots, b, winner, winner >= 0, MODE, beta.dtype.element_ty)
     v, e = tl.associative_scan((v, e), 0, add)
@@ -209,7 +212,7 @@ def _hold(
     dtype: tl.constexpr = beta.dtype.element_ty
     b = block * WIDTH + tl.arange(0, WIDTH)
     winner = winners_of(winners, item, d, slots, b)
-    v, e = _sum_to(winners, alpha, h, beta, rows, parts, exponents, item, block, d, slots, blocks, b, winner, MODE)
+    v, e = _sum_to(alpha, h, beta, rows, parts, exponents, item, block, d, slots, blocks, b, winner, MODE)
     top = code(tl.full((), float("inf"), dtype))
     held = tl.where(winner >= 0, winner_code(v, e, dtype) + b, top)
     tl.store(codes + item * slots + b, held, mask=b < slots)
@@ -252,7 +255,7 @@ def _finish_winners(
     b = block * WIDTH + tl.arange(0, WIDTH)
     winner = winners_of(winners, item, d, slots, b)
     live = winner >= 0
-    v, e = _sum_to(winners, alpha, h, beta, rows, parts, exponents, item, block, d, slots, blocks, b, winner, MODE)
+    v, e = _sum_to(alpha, h, beta, rows, parts, exponents, item, block, d, slots, blocks, b, winner, MODE)
     cap = b
     if MODE == CONDITIONAL:  # each winner strictly below the one before, after rounding
         above = _lowest_of(lowest, item * blocks, block, beta.dtype.element_ty)

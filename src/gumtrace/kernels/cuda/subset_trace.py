@@ -14,7 +14,7 @@ from gumtrace.kernels.geometry import PermutationGeometry
 
 IN_REGISTERS = 1024  # longest row that one program sorts
 FEW = 64  # most winners that are picked one by one
-MANY = 1 << 20  # keys that torch sorts at once, if that is more than an eighth of them
+MANY = 1 << 21  # keys that torch sorts at once, if that is more than an eighth of them
 
 
 @triton.jit
