@@ -88,7 +88,7 @@ def test_rounds_end(chunks):
 
 
 @pytest.mark.parametrize("mode", ["random", "wide"])
-@pytest.mark.filterwarnings("ignore:overflow encountered in multiply")  # a winner's number as a loser, overwritten
+@pytest.mark.filterwarnings("ignore:overflow encountered in multiply")  # numpy's: winners as losers, overwritten then
 def test_blocks_of_any_width_give_the_same_sums(mode, monkeypatch):
     """Rates from e^-9000 to e^9000, winners in the last block or in none."""
     x = torch.randn(3, 45, generator=seeded(1)) * (3000.0 if mode == "wide" else 1.0)
