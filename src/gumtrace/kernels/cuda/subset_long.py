@@ -1,7 +1,7 @@
 """Long rows of subsets and permutations: several programs an item, each with a block of keys or of decisions.
 
-Sums are made in two steps. First every block's own sum is written, its part; then every block adds up the parts on its
-way, which are few, and goes over its own keys or decisions once more. A part is a number v 2^e, as everywhere.
+Sums take two passes. The first writes the sum of each block, its part. In the second every program adds up the parts
+that come before its own block, which are few, and then scans the block. A part is a number v 2^e, as everywhere.
 """
 
 import torch
@@ -152,7 +152,7 @@ def _finish_up(
     v, e = add(v, e, v_after, e_after)
     log_prob = finish_decisions(v, e, beta, rows, alpha, out, z, seed, stream, item, d, slots, b, winner, live, MODE)
     if MODE == LOG_PROB:
-        tl.store(logs + item * blocks + block, log_prob)
+        tl.store(logs + item * blocks + block, log_prob.to(logs.dtype.element_ty))
 
 
 def up(geometry, winners, mode, beta, h, alpha, out, log_prob, z, seed, stream):
@@ -163,7 +163,9 @@ def up(geometry, winners, mode, beta, h, alpha, out, log_prob, z, seed, stream):
     parts, exponents = _new_parts(beta, items, key_blocks + blocks)
     left = torch.empty(items, blocks, dtype=torch.int32, device=beta.device) if every else None
     bits = torch.zeros(items, words, dtype=torch.int32, device=beta.device)
-    logs = torch.empty(items, blocks, dtype=torch.float64, device=beta.device) if log_prob is not None else None
+    logs = log_prob  # of blocks: of items, if these have but one
+    if log_prob is not None and blocks > 1:
+        logs = torch.empty(items, blocks, dtype=torch.float64, device=beta.device)
     sums = (parts, exponents)
     where = (winners, beta, rows, h, bits, left, *sums, d, slots, words, key_blocks, blocks)
     _sum_winners[(items * blocks,)](*where, ALL=every, **by_decision)
@@ -173,7 +175,7 @@ def up(geometry, winners, mode, beta, h, alpha, out, log_prob, z, seed, stream):
     _sum_losers[(items * key_blocks,)](*where, ALL=every, MODE=mode, WIDTH=BLOCK, num_warps=4, **EXACT)
     where = (winners, beta, rows, h, alpha, out, logs, z, seed, stream, *sums, d, slots, key_blocks, blocks)
     _finish_up[(items * blocks,)](*where, **by_decision)
-    if logs is not None:
+    if logs is not log_prob:
         log_prob.copy_(logs.sum(-1))
 
 
