@@ -25,7 +25,13 @@ from kernelcases import (
 )
 
 from gumtrace.kernels.cpu import ops as cpu
-from gumtrace.kernels.cuda import arborescence_trace, spanning_tree_trace, subset_trace
+from gumtrace.kernels.cuda import (
+    arborescence_trace,
+    spanning_tree_trace,
+    subset_long,
+    subset_select,
+    subset_trace,
+)
 from gumtrace.kernels.cuda import indicator as indicators
 from gumtrace.kernels.cuda import ops as cuda
 
@@ -83,13 +89,35 @@ def test_log_probs_and_gradients(geometry, dtype, kind):
 def test_rows_longer_than_a_block(geometry, dtype, monkeypatch):
     monkeypatch.setattr(subset_trace, "IN_REGISTERS", 32)
     monkeypatch.setattr(subset_trace, "MANY", 1)
+    monkeypatch.setattr(subset_select, "CHUNK", 16)  # too few for 20 winners, which are sorted
     monkeypatch.setattr(cuda.subset, "BLOCK", 16)
     for kind in SCALES if FULL else ["masked"]:
-        test_traces_are_the_same(geometry, dtype, kind)
-        test_sampling_is_the_trace_of_its_noise(geometry, dtype, kind)
-        test_log_probs_and_gradients(geometry, dtype, kind)
-        test_maps(geometry, dtype, kind)
-        test_conditional_gives_the_trace_back(geometry, dtype, kind)
+        every_operator(geometry, dtype, kind)
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [subset(45, 0), subset(45, 1), subset(70, 8), subset(100, 20), permutation(45)],
+    ids=["subset-none", "subset-one", "subset", "subset-many", "permutation"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.slow
+def test_rows_for_several_programs(geometry, dtype, monkeypatch):
+    monkeypatch.setattr(subset_trace, "IN_REGISTERS", 32)
+    monkeypatch.setattr(subset_select, "CHUNK", 128 if geometry.keys == 100 else 32)
+    monkeypatch.setattr(subset_select, "SMALL_CHUNK", 16)
+    for name, length in {"SHORT": 32, "BLOCK": 16, "STEPS": 8}.items():
+        monkeypatch.setattr(subset_long, name, length)
+    for kind in SCALES if FULL else ["masked"]:
+        every_operator(geometry, dtype, kind)
+
+
+def every_operator(geometry, dtype, kind):
+    test_traces_are_the_same(geometry, dtype, kind)
+    test_sampling_is_the_trace_of_its_noise(geometry, dtype, kind)
+    test_log_probs_and_gradients(geometry, dtype, kind)
+    test_maps(geometry, dtype, kind)
+    test_conditional_gives_the_trace_back(geometry, dtype, kind)
 
 
 @every_geometry

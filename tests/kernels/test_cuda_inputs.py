@@ -20,7 +20,7 @@ from kernelcases import (
 
 from gumtrace.kernels.cpu import ops as cpu
 from gumtrace.kernels.cuda import ops as cuda
-from gumtrace.kernels.cuda import sampling
+from gumtrace.kernels.cuda import sampling, subset_long
 from gumtrace.kernels.geometry import NOT_A_NUMBER, ArborescenceGeometry, BinaryTreeGeometry, sparse_tree
 
 pytestmark = pytest.mark.device
@@ -127,11 +127,15 @@ def test_traces_that_no_run_gives(geometry, winners, links):
         assert not value.isnan().any(), name
 
 
+@pytest.mark.parametrize("several", [False, True], ids=["one-program", "several"])
 @pytest.mark.parametrize("block", [16, 1024])
 @pytest.mark.slow
-def test_permutations_under_another_mask(block, monkeypatch):
+def test_permutations_under_another_mask(block, several, monkeypatch):
     """Keys race that have not won, and keys have won that do not race."""
     monkeypatch.setattr(cuda.subset, "BLOCK", block)
+    if several:
+        for name, length in {"SHORT": 0, "BLOCK": block, "STEPS": block // 2}.items():
+            monkeypatch.setattr(subset_long, name, length)
     geometry = permutation(19)
     x = torch.randn(4, 19, generator=seeded(1))
     winners = x.argsort().int()

@@ -27,7 +27,7 @@ MAKE = {
     "arborescence": ((7, 7), gt.Arborescence),
     "binary": ((15,), gt.BinaryTree),
 }
-LONG = {  # sorted by torch
+LONG = {  # selected in rounds, sorted by torch
     "subset-long": ((1500,), lambda x, **kw: gt.Subset(x, 100, **kw)),
     "permutation-long": ((1500,), gt.Permutation),
 }

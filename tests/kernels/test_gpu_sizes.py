@@ -38,9 +38,13 @@ CASES = {
     "subset-129-many": ((129,), subset(70)),
     "subset-1500": ((1500,), subset(10)),
     "subset-1500-many": ((1500,), subset(200)),
+    "subset-9000": ((9000,), subset(10)),
+    "subset-9000-many": ((9000,), subset(700)),
+    "subset-9000-sorted": ((9000,), subset(3000)),
     "permutation-129": ((129,), gt.Permutation),
     "permutation-350": ((350,), gt.Permutation),
     "permutation-1500": ((1500,), gt.Permutation),
+    "permutation-9000": ((9000,), gt.Permutation),
 }
 
 
@@ -141,6 +145,7 @@ def test_every_operator_is_as_on_the_cpu(name):
         ((2, 2048), gt.BinaryTree),
         ((2, 1_000_000), gt.Permutation),
         ((2, 1_000_000), lambda x: gt.Subset(x, 1000)),
+        ((2, 131_072), lambda x: gt.Subset(x, 64)),
         ((2, 530, 530), gt.SpanningTree),
         ((2, 3000), gt.BinaryTree),
     ],
@@ -184,6 +189,21 @@ def test_a_step_takes_four_times_its_log_rates_at_most(shape, make):
     for _ in range(2):  # compiles, and takes what stays
         step()
     assert peak_bytes(step, "cuda") <= 4 * leaf.nbytes
+
+
+@pytest.mark.parametrize(("d", "k", "items"), [(131072, 64, 64), (8192, 256, 1024), (10**6, 1000, 8)])
+def test_a_step_at_vocabulary_scale_takes_little_memory(d, k, items):
+    """At most 1.2 times the log-rates, beyond them and their gradient."""
+    leaf = torch.randn(items, d, generator=seeded(1)).cuda().requires_grad_()
+
+    def step():
+        distribution = gt.Subset(leaf, k, validate_args=False)
+        distribution.trace_log_prob(distribution.sample_trace()).sum().backward()
+        leaf.grad = None
+
+    for _ in range(2):  # compiles, and takes what stays
+        step()
+    assert peak_bytes(step, "cuda") <= 2.2 * leaf.nbytes
 
 
 def test_more_than_two_billion_keys():

@@ -52,7 +52,7 @@ STRUCTURES: dict[type, ModuleType] = {
 }
 
 RANGES = {  # for `gumtrace.backends()`
-    "Subset and Permutation": f"to {subset.LONGEST} keys (sorted by torch beyond {IN_REGISTERS})",
+    "Subset and Permutation": f"to {subset.LONGEST} keys (torch sorts permutations of more than {IN_REGISTERS})",
     "Matching": f"to {matching.WIDEST} columns",
     "SpanningTree": f"to {spanning_tree.MOST_NODES} nodes",
     "Arborescence": f"to {arborescence.LARGEST} nodes",

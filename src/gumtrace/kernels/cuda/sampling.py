@@ -21,7 +21,7 @@ def _perturb(logits, rows, seed, out, first, keys, blocks, n, root, RACING: tl.c
         g = tl.where(key // n < key % n, g, float("-inf"))
     if RACING == ROOTED:
         g = tl.where((key // n != key % n) & (key % n != root), g, float("-inf"))
-    tl.store(out + row * keys + key, g, mask=key < keys)
+    tl.store(out + row * keys + key, g + 0.0, mask=key < keys)  # -0.0 and 0.0 are one number, for torch's sort too
 
 
 def perturb(geometry: Geometry, logits: Tensor, seed: Tensor, out: Tensor, first: int = 0) -> None:

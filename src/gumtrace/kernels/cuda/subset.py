@@ -1,5 +1,6 @@
-"""Subsets and permutations, the first k, or all, of the keys in order: who raced with whom. Rows of any length go by in
-blocks, keys WIDTH and decisions STEPS at a time. How the first are found is in subset_trace.py.
+"""Subsets and permutations, the first k, or all, of the keys in order: who raced with whom. Rows go by in blocks,
+keys WIDTH and decisions STEPS at a time; long ones in several programs (subset_long.py). How the first are found is in
+subset_trace.py.
 
 All keys that race in a permutation win, so only winners are looked at. Where a trace comes from under another mask some
 have not won: they are counted, and then the item is done once more with them as the losers that they are.
@@ -9,22 +10,21 @@ import torch
 import triton
 import triton.language as tl
 
+from gumtrace.kernels.cuda import subset_long
 from gumtrace.kernels.cuda.formula import (
     CONDITIONAL,
     EXACT,
     LOG_PROB,
-    SPREAD,
     decision_term,
     finish_decisions,
     finish_keys,
     key_term,
-    known,
     store_idle,
     winner_code,
 )
-from gumtrace.kernels.cuda.noise import row_of
 from gumtrace.kernels.cuda.order import code, smaller
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add, at, total
+from gumtrace.kernels.cuda.subset_long import racing, winners_of
 from gumtrace.kernels.cuda.subset_trace import FEW
 from gumtrace.kernels.cuda.subset_trace import trace as trace  # of this structure's functions
 from gumtrace.kernels.geometry import PermutationGeometry
@@ -34,14 +34,9 @@ BLOCK = 1024  # keys or decisions that go by at once
 
 
 @triton.jit
-def _winners(winners, item, d, slots, b):
-    return known(tl.load(winners + item * slots + b, mask=b < slots, other=-1), d)
-
-
-@triton.jit
 def _mark(winners, chosen, item, d, slots, WIDTH: tl.constexpr):
     for start in range(0, slots, WIDTH):
-        winner = _winners(winners, item, d, slots, start + tl.arange(0, WIDTH))
+        winner = winners_of(winners, item, d, slots, start + tl.arange(0, WIDTH))
         tl.store(chosen + item * d + winner, 1, mask=winner >= 0)
     tl.debug_barrier()
 
@@ -58,21 +53,12 @@ def _unchosen(winners, chosen, item, d, slots, key, MARKED: tl.constexpr):
 
 
 @triton.jit
-def _racing(beta, rows, item, d, key, mask, MODE: tl.constexpr):
-    """Which of some keys race, as numbers; all in SPREAD, which knows no log-rates."""
-    some = mask
-    if MODE != SPREAD:
-        some = tl.load(beta + row_of(item, rows) * d + key, mask=mask, other=float("-inf")) > float("-inf")
-    return some.to(tl.int32)
-
-
-@triton.jit
 def _left_out(beta, rows, item, d, met, MODE: tl.constexpr, WIDTH: tl.constexpr):
     """How many keys race beyond those met as winners, `met` of each lane. Comes last: by now they are in the cache."""
     lane = tl.arange(0, WIDTH)
     left = -met
     for start in range(0, d, WIDTH):
-        left += _racing(beta, rows, item, d, start + lane, start + lane < d, MODE)
+        left += racing(beta, rows, item, d, start + lane, start + lane < d, MODE)
     return tl.sum(left, 0)
 
 
@@ -103,9 +89,9 @@ def _sum_chosen(
     blocks = tl.cdiv(slots, STEPS)
     for i in range(blocks):
         b = (blocks - 1 - i) * STEPS + step
-        winner = _winners(winners, item, d, slots, b)
+        winner = winners_of(winners, item, d, slots, b)
         live = winner >= 0
-        met += _racing(beta, rows, item, d, winner, live, MODE)
+        met += racing(beta, rows, item, d, winner, live, MODE)
         v, e = key_term(beta, rows, h, item, d, winner, live, MODE)
         v, e = tl.associative_scan((v, e), 0, add, reverse=True)
         v, e = add(v, e, v_after, e_after)
@@ -175,10 +161,10 @@ def _hand_to_chosen(
     met = step * 0
     for start in range(0, slots, STEPS):
         b = start + step
-        winner = _winners(winners, item, d, slots, b)
+        winner = winners_of(winners, item, d, slots, b)
         live = winner >= 0
         count += tl.sum(live.to(tl.int32), 0)
-        met += _racing(beta, rows, item, d, winner, live, MODE)
+        met += racing(beta, rows, item, d, winner, live, MODE)
         v, e = decision_term(alpha, h, beta, rows, item, d, slots, b, winner, live, MODE, dtype)
         v, e = tl.associative_scan((v, e), 0, add)
         v, e = add(v, e, v_all, e_all)
@@ -251,11 +237,15 @@ def serves(geometry):
 
 
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
+    if geometry.keys > subset_long.SHORT:
+        return subset_long.up(geometry, winners, mode, beta, h, alpha, out, log_prob, z, seed, stream)
     where = (beta, len(beta), h, alpha, out, log_prob, z, seed, stream)
     _walk(_up, geometry, winners, mode, where)
 
 
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream):
+    if geometry.keys > subset_long.SHORT:
+        return subset_long.down(geometry, winners, mode, alpha, h, beta, grad, g, out, more, seed, stream)
     where = (alpha, h, beta, len(beta), grad, g, out, more, seed, stream)
     _walk(_down, geometry, winners, mode, where)
 
