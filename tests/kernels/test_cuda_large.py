@@ -6,10 +6,17 @@ import pytest
 import test_cuda as checks
 import torch
 from common import seeded
-from kernelcases import DEVICE, kinds_for, matching, on, spanning_tree
+from kernelcases import DEVICE, arborescence, kinds_for, matching, on, spanning_tree
 
 from gumtrace.kernels.cpu import ops as cpu
-from gumtrace.kernels.cuda import matching_rounds, matching_tiles, spanning_tree_rounds, spanning_tree_tiles
+from gumtrace.kernels.cuda import (
+    arborescence_trace,
+    arborescence_turn,
+    matching_rounds,
+    matching_tiles,
+    spanning_tree_rounds,
+    spanning_tree_tiles,
+)
 from gumtrace.kernels.cuda import ops as cuda
 
 pytestmark = pytest.mark.device
@@ -24,6 +31,7 @@ GEOMETRIES = {
     "forest": spanning_tree(8, 3),
     "forest-tiles": spanning_tree(18, 5),
     "forest-bare": spanning_tree(6, 5),
+    "arborescence": arborescence(7, 2),
     "matching": matching(6, 6),
     "matching-wide": matching(5, 33),
     "matching-tall": matching(19, 3),
@@ -42,6 +50,8 @@ def several_programs(monkeypatch):
     monkeypatch.setattr(spanning_tree_tiles, "ROWS", side)
     monkeypatch.setattr(spanning_tree_tiles, "COLS", 2 * side)
     monkeypatch.setattr(spanning_tree_tiles, "SIDE", side)
+    monkeypatch.setattr(arborescence_trace, "ONE_PROGRAM", 0)
+    monkeypatch.setattr(arborescence_turn, "SIDE", side)
     monkeypatch.setattr(cuda.matching, "ONE_PROGRAM", 0)
     monkeypatch.setattr(matching_rounds, "COLS", side)
     monkeypatch.setattr(matching_rounds, "ROUNDS", 2)  # so that some rows are left for the last launch
@@ -140,3 +150,41 @@ def test_status_of_matchings():
     ours = cuda.trace(geometry, *on(DEVICE, g, None))
     assert theirs[2].tolist() == [0, 2, 2, 0]
     assert all(torch.equal(a.cpu(), b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_status_of_arborescences():
+    """Padding may hold no nan either; the diagonal and what leads to the root may."""
+    geometry = arborescence(6, 1)
+    g = torch.randn(5, 6, 6, generator=seeded(1))
+    g[1, 2, 2] = g[1, 3, 1] = g[2, 5, 0] = torch.nan
+    g[3, 2, 5], g[4, :, 3] = torch.inf, -torch.inf
+    g = g.flatten(1)
+    for sizes in (None, torch.tensor([6, 5, 4, 4, 6], dtype=torch.int32)):
+        theirs = cpu.trace(geometry, g, sizes)
+        ours = cuda.trace(geometry, *on(DEVICE, g, sizes))
+        assert theirs[2].tolist() == [0, 0, 2, 2, 1]
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [spanning_tree(150), spanning_tree(150, 4), matching(140, 300), arborescence(140, 5)],
+    ids=["tree", "forest", "matching", "arborescence"],
+)
+@pytest.mark.slow
+def test_tiles_as_they_are(geometry, monkeypatch):
+    monkeypatch.undo()  # what the fixtures of this file changed
+    seed, grad = torch.tensor([3, 4], device=DEVICE), torch.randn(2, generator=seeded(3))
+    x = torch.randn(2, geometry.keys, generator=seeded(1))
+    x[:, ::3] = x[:, ::3].round()
+    (here,) = on(DEVICE, x)
+    winners, links, status = cuda.sample(geometry, here, None, 2, seed)
+    theirs = cpu.trace(geometry, cuda.perturb(geometry, here, 2, seed).cpu(), None)
+    assert all(torch.equal(a.cpu(), b) for a, b in zip((winners, links, status), theirs, strict=True))
+    log_prob, kept = cuda.log_prob(geometry, here, winners, links)
+    expected, parts = cpu.log_prob(geometry, x, *theirs[:2])
+    kernelcases.same(log_prob, expected, rtol=1e-5, atol=1e-2)  # a sum of hundreds of decisions
+    ours = cuda.log_prob_grad(geometry, here, winners, links, kept, *on(DEVICE, grad))
+    kernelcases.same(ours, cpu.log_prob_grad(geometry, x, *theirs[:2], parts, grad), rtol=1e-3, atol=1e-5)
+    g = cuda.conditional(geometry, here, None, winners, links, seed + 1)[0]
+    assert torch.equal(cpu.trace(geometry, g.cpu(), None)[0], theirs[0])

@@ -13,8 +13,9 @@ import triton.language as tl
 
 from gumtrace.kernels.cuda.arborescence_heads import around
 from gumtrace.kernels.cuda.arborescence_heads import heads as heads  # of this structure's functions,
-from gumtrace.kernels.cuda.arborescence_trace import NOWHERE, layout, wanted
+from gumtrace.kernels.cuda.arborescence_trace import NOWHERE, layout
 from gumtrace.kernels.cuda.arborescence_trace import trace as trace  # and this
+from gumtrace.kernels.cuda.arborescence_turn import wanted
 from gumtrace.kernels.cuda.formula import (
     CONDITIONAL,
     EXACT,
@@ -34,7 +35,7 @@ from gumtrace.kernels.cuda.order import code
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add, total
 from gumtrace.kernels.geometry import DEVICE_ATTEMPTS
 
-LARGEST = 512  # most nodes
+LARGEST = 2048  # most nodes: a program has a lane for every two, and at most 1024 lanes
 
 
 @triton.jit(do_not_specialize=["rows", "stream", "items", "n", "slots", "root"])
