@@ -9,6 +9,8 @@ their largest log-rates: about 1.4 n. Ranking the pairs then gives the order of 
 
 An entry is crossed out with its row or with its column, whichever is matched first. So sums over the entries of a
 row, and over those of a column, make the sums over what each step crosses out.
+
+An item is one program's here. Larger ones are shared by several, in matching_rounds.py and matching_tiles.py.
 """
 
 import torch

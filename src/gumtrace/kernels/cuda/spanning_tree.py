@@ -4,6 +4,8 @@ All is read from the winners, since a trace may come from anywhere. Prim's order
 leaves no component before that is complete. So in this order every component of the run is an interval of "leaves", a
 merge closes the gap between two of them, and two nodes are joined by the last merge among the gaps between their
 leaves. The parts of a forest are joined too, by merges after the last decision: their pairs outlived it.
+
+An item is one program's here. Larger ones are shared by several, in spanning_tree_rounds.py and spanning_tree_tiles.py.
 """
 
 import torch
