@@ -11,7 +11,6 @@ from kernelcases import DEVICE, arborescence, kinds_for, matching, on, spanning_
 from gumtrace.kernels.cpu import ops as cpu
 from gumtrace.kernels.cuda import (
     arborescence_tiles,
-    arborescence_trace,
     arborescence_turn,
     matching_rounds,
     matching_tiles,
@@ -51,8 +50,7 @@ def several_programs(monkeypatch):
     monkeypatch.setattr(spanning_tree_tiles, "ROWS", side)
     monkeypatch.setattr(spanning_tree_tiles, "COLS", 2 * side)
     monkeypatch.setattr(spanning_tree_tiles, "SIDE", side)
-    monkeypatch.setattr(arborescence_trace, "ONE_PROGRAM", 0)
-    monkeypatch.setattr(cuda.arborescence, "ONE_PROGRAM", 0)
+    monkeypatch.setattr(arborescence_turn, "ONE_PROGRAM", 0)
     monkeypatch.setattr(arborescence_turn, "SIDE", side)
     monkeypatch.setattr(arborescence_tiles, "ROWS", side)
     monkeypatch.setattr(arborescence_tiles, "COLS", side)

@@ -24,7 +24,7 @@ from gumtrace.kernels.cuda.arborescence_tiles import (
 )
 from gumtrace.kernels.cuda.arborescence_trace import NOWHERE, layout
 from gumtrace.kernels.cuda.arborescence_trace import trace as trace  # and this
-from gumtrace.kernels.cuda.arborescence_turn import wanted
+from gumtrace.kernels.cuda.arborescence_turn import is_large, wanted
 from gumtrace.kernels.cuda.formula import (
     CONDITIONAL,
     EXACT,
@@ -40,7 +40,6 @@ from gumtrace.kernels.cuda.scaled_float import NOTHING, add, total
 from gumtrace.kernels.geometry import DEVICE_ATTEMPTS
 
 LARGEST = 2048  # most nodes: a program has a lane for every two, and at most 1024 lanes
-ONE_PROGRAM = 128  # nodes of the largest graphs whose keys are all done by the program that does their cycles
 
 
 @triton.jit(do_not_specialize=["rows", "stream", "items", "n", "slots", "root"])
@@ -250,7 +249,7 @@ def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, s
     n, items = geometry.nodes, len(winners)
     tile, warps, programs = layout(n, items, winners.device)
     nodes = (None, None)
-    if n > ONE_PROGRAM:
+    if is_large(n):
         nodes = node_sums(geometry, winners, mode, beta, h, tile)
     sums, scales = _rows(n, programs, beta)
     where = (winners, links, sums, scales, *nodes, beta, len(beta), h, alpha, out, log_prob, z, seed, stream)
@@ -266,7 +265,7 @@ def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, see
     sums, scales = _rows(n, programs, beta)
     held = torch.empty(scales.shape, dtype=torch.int8, device=beta.device)
     number = None
-    if n > ONE_PROGRAM and items <= programs:  # each has its own memory
+    if is_large(n) and items <= programs:  # each has its own memory
         number = torch.empty(items, 2, dtype=torch.int32, device=beta.device)
     what = (alpha, h, beta, len(beta), grad, g, out, more, seed, stream)
     where = (winners, links, only, sums, scales, held, number, *what, items, n, geometry.winner_slots, geometry.root)

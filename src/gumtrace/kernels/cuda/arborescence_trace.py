@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gumtrace.kernels.cuda.arborescence_turn import turn, wanted
+from gumtrace.kernels.cuda.arborescence_turn import is_large, turn, wanted
 from gumtrace.kernels.cuda.formula import EXACT
 from gumtrace.kernels.cuda.noise import noisy, row_of
 from gumtrace.kernels.cuda.order import code, decode, least
@@ -23,7 +23,6 @@ PLACES = tl.constexpr(4096)  # node * PLACES + place is one integer
 NOWHERE = tl.constexpr(2**30)  # beyond every node, and a multiple of PLACES
 PROCESSORS = 132  # multiprocessors, where there is no GPU to ask (the interpreter)
 WARPS = 32  # that one of them holds at once
-ONE_PROGRAM = 128  # nodes of the largest graphs whose rows are turned by the program that then runs on them
 
 
 @triton.jit
@@ -292,7 +291,7 @@ def trace(geometry, source, sizes, seed, winners, links, status, only=None):
     targets = torch.empty(programs, n // 2 * n, dtype=torch.int16, device=source.device)
     read = (source, len(source), sizes, 1 if sizes is None else len(sizes), seed, only, turned)
     extent, tiles = (None, None, None, 1), 1
-    if n > ONE_PROGRAM and items <= programs:  # each has its own memory
+    if is_large(n) and items <= programs:  # each has its own memory
         extent = turn(*read, n, geometry.root)
         tiles = triton.next_power_of_2(extent[-1])
     what = (*extent, weights, targets, winners, links, status, items, n, geometry.winner_slots, geometry.root)

@@ -8,6 +8,7 @@ from gumtrace.kernels.cuda.formula import EXACT
 from gumtrace.kernels.cuda.noise import noisy, row_of
 
 SIDE = 32  # nodes on either side of a tile
+ONE_PROGRAM = 128  # nodes of the largest graphs that are one program's
 
 
 @triton.jit
@@ -56,6 +57,11 @@ def _turn(
         races = races & (source_at < nodes) & (target < nodes) & (g > float("-inf"))
         tl.store(low_at + tile, tl.min(tl.min(tl.where(races, g, float("inf")), 1), 0))
         tl.store(high_at + tile, tl.max(tl.max(tl.where(races, g, float("-inf")), 1), 0))
+
+
+def is_large(n):
+    """Whether tiles of their own programs do what can be done for each key alone."""
+    return n > ONE_PROGRAM
 
 
 def turn(source, rows, sizes, size_rows, seed, only, turned, n, root):

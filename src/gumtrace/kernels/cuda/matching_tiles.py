@@ -1,4 +1,4 @@
-"""Greedy matchings of large matrices as incidence, by several programs an item; what is summed is said in matching.py.
+"""Greedy matchings of large matrices as incidence, by several programs an item; matching.py has the sums.
 
 A program an item finds the steps that matched each row and column; tiles of entries, a program each, are then summed by
 row and by column, or written.
