@@ -13,8 +13,18 @@ import triton.language as tl
 
 from gumtrace.kernels.cuda.arborescence_heads import around
 from gumtrace.kernels.cuda.arborescence_heads import heads as heads  # of this structure's functions,
-from gumtrace.kernels.cuda.arborescence_trace import NOWHERE, layout, wanted
+from gumtrace.kernels.cuda.arborescence_recheck import recheck
+from gumtrace.kernels.cuda.arborescence_tiles import (
+    from_cycles,
+    node_sums,
+    nodes_of,
+    write_keys,
+    write_losers,
+    write_winners,
+)
+from gumtrace.kernels.cuda.arborescence_trace import NOWHERE, layout
 from gumtrace.kernels.cuda.arborescence_trace import trace as trace  # and this
+from gumtrace.kernels.cuda.arborescence_turn import is_large, wanted
 from gumtrace.kernels.cuda.formula import (
     CONDITIONAL,
     EXACT,
@@ -23,18 +33,13 @@ from gumtrace.kernels.cuda.formula import (
     SHARE,
     decision_term,
     finish_decisions,
-    finish_keys,
     key_term,
     known,
-    store_idle,
-    winner_code,
 )
-from gumtrace.kernels.cuda.noise import MINIMA, log_exponential
-from gumtrace.kernels.cuda.order import code
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add, total
 from gumtrace.kernels.geometry import DEVICE_ATTEMPTS
 
-LARGEST = 512  # most nodes
+LARGEST = 2048  # most nodes: a program has a lane for every two, and at most 1024 lanes
 
 
 @triton.jit(do_not_specialize=["rows", "stream", "items", "n", "slots", "root"])
@@ -43,6 +48,8 @@ def _up(
     links,
     sums,
     scales,
+    node_v,
+    node_e,
     beta,
     rows,
     h,
@@ -71,13 +78,17 @@ def _up(
         own, own_links = winners + item * slots, links + item * slots
         winner = known(tl.load(own + u, mask=u < n, other=-1), keys)
         nodes = tl.max(tl.where(winner >= 0, u, root), 0) + 1  # padding has no winner
-        v, e = tl.zeros([N], dtype), tl.full([N], NOTHING, tl.int32)
-        for start in range(0, n, ROWS):
-            source = start + tl.arange(0, ROWS)[:, None]
-            racing = (source < nodes) & (source != u) & (winner >= 0)
-            v1, e1 = key_term(beta, rows, h, item, keys, source * n + u, racing, MODE)
-            v1, e1 = total(v1, e1)
-            v, e = add(v, e, v1, e1)
+        if node_v is not None:  # summed before, in tiles
+            v = tl.load(node_v + item * n + u, mask=u < n, other=0.0)
+            e = tl.load(node_e + item * n + u, mask=u < n, other=NOTHING)
+        else:
+            v, e = tl.zeros([N], dtype), tl.full([N], NOTHING, tl.int32)
+            for start in range(0, n, ROWS):
+                source = start + tl.arange(0, ROWS)[:, None]
+                racing = (source < nodes) & (source != u) & (winner >= 0)
+                v1, e1 = key_term(beta, rows, h, item, keys, source * n + u, racing, MODE)
+                v1, e1 = total(v1, e1)
+                v, e = add(v, e, v1, e1)
         log_probs = finish_decisions(
             v, e, beta, rows, alpha, out, z, seed, stream, item, keys, slots, u, winner, winner >= 0, MODE
         )
@@ -113,15 +124,6 @@ def _up(
             tl.store(log_prob + item, log_probs.to(dtype))
 
 
-@triton.jit
-def _from_cycles(sums, scales, n, cycles, cycle, source, mask):
-    """What the cycles that hold a key's target and not its source hand to it: the row of the innermost."""
-    row = cycle - n
-    place = row * n + source
-    some = mask & (row.to(tl.uint32) < cycles.to(tl.uint32))  # negative ones, for no cycle, are large so
-    return tl.load(sums + place, mask=some, other=0.0), tl.load(scales + place, mask=some, other=NOTHING)
-
-
 @triton.jit(do_not_specialize=["rows", "stream", "items", "n", "slots", "root"])
 def _down(
     winners,
@@ -130,6 +132,7 @@ def _down(
     sums,
     scales,
     held,
+    number,
     alpha,
     h,
     beta,
@@ -152,7 +155,6 @@ def _down(
     keys = n * n
     u = tl.arange(0, N)
     slot = tl.arange(0, 2 * N)
-    no_cap = code(tl.full((), float("inf"), dtype))
     sums += tl.program_id(0).to(tl.int64) * keys
     scales += tl.program_id(0).to(tl.int64) * keys
     held += tl.program_id(0).to(tl.int64) * keys
@@ -173,75 +175,70 @@ def _down(
                 c = cycles - 1 - j
                 outside = tl.load(held + c * n + u, mask=u < n, other=1) == 0
                 next_cycle = u * 0 + around(own_links, n + c, True, slots)
-                v1, e1 = _from_cycles(sums, scales, n, cycles, next_cycle, u, outside)
+                v1, e1 = from_cycles(sums, scales, n, cycles, next_cycle, u, outside)
                 win = known(tl.load(own + n + c), keys)
                 v2, e2 = decision_term(alpha, h, beta, rows, item, keys, slots, n + c, win, win >= 0, MODE, dtype)
                 v1, e1 = add(v1, e1, v2, e2)
                 tl.store(sums + c * n + u, tl.where(outside, v1, 0.0), mask=u < n)
                 tl.store(scales + c * n + u, tl.where(outside, e1, NOTHING), mask=u < n)
                 tl.debug_barrier()
-            winner = known(tl.load(own + u, mask=u < n, other=-1), keys)
-            nodes = tl.max(tl.where(winner >= 0, u, root), 0) + 1  # padding has no winner
-            v, e = decision_term(alpha, h, beta, rows, item, keys, slots, u, winner, winner >= 0, MODE, dtype)
-            for start in range(0, n, ROWS):  # all as losers
-                source = start + tl.arange(0, ROWS)[:, None]
-                key = source * n + u
-                racing = (source < nodes) & (source != u) & (winner >= 0)
-                v1, e1 = _from_cycles(sums, scales, n, cycles, cycle, source, racing)
-                v1, e1 = add(v, e, v1, e1)
-                finish_keys(
-                    v1, e1, no_cap, key < 0, beta, rows, grad, g, out, more, seed, stream, item, keys, key, racing, MODE
-                )
-                store_idle(out, more, item * keys + key, (source < n) & (u < n) & (racing == 0), MODE)
-            if (MODE == GRAD) | (MODE == CONDITIONAL) | (MODE == SHARE):  # and the winners over them
-                tl.debug_barrier()
-                key = known(tl.load(own + slot, mask=slot < slots, other=-1), keys)
-                won = key >= 0
-                key = tl.maximum(key, 0)
-                target = key % n
-                win = known(tl.load(own + target, mask=won, other=-1), keys)
-                v, e = decision_term(alpha, h, beta, rows, item, keys, slots, target, win, win >= 0, MODE, dtype)
-                cycle = tl.load(own_links + target, mask=won, other=-1)
-                v1, e1 = _from_cycles(sums, scales, n, cycles, cycle, key // n, won)
-                v, e = add(v, e, v1, e1)
-                cap = no_cap
-                if MODE == CONDITIONAL:
-                    cap = winner_code(v, e, dtype)
-                finish_keys(v, e, cap, won, beta, rows, grad, g, out, more, seed, stream, item, keys, key, won, MODE)
+            nodes = nodes_of(own, n, root, N)
+            if number is not None:  # keys are written later, in tiles
+                tl.store(number + 2 * item, cycles)
+                tl.store(number + 2 * item + 1, nodes)
+            else:
+                winner = known(tl.load(own + u, mask=u < n, other=-1), keys)
+                v, e = decision_term(alpha, h, beta, rows, item, keys, slots, u, winner, winner >= 0, MODE, dtype)
+                for start in range(0, n, ROWS):
+                    source = start + tl.arange(0, ROWS)[:, None]
+                    write_losers(
+                        sums,
+                        scales,
+                        n,
+                        cycles,
+                        nodes,
+                        cycle,
+                        v,
+                        e,
+                        winner,
+                        source,
+                        u,
+                        beta,
+                        rows,
+                        grad,
+                        g,
+                        out,
+                        more,
+                        seed,
+                        stream,
+                        item,
+                        MODE,
+                    )
+                if (MODE == GRAD) | (MODE == CONDITIONAL) | (MODE == SHARE):
+                    tl.debug_barrier()
+                    write_winners(
+                        own,
+                        own_links,
+                        sums,
+                        scales,
+                        n,
+                        slots,
+                        cycles,
+                        alpha,
+                        h,
+                        beta,
+                        rows,
+                        grad,
+                        g,
+                        out,
+                        more,
+                        seed,
+                        stream,
+                        item,
+                        MODE,
+                        N,
+                    )
             tl.debug_barrier()  # before the next item takes the same memory
-
-
-@triton.jit(do_not_specialize=["stream", "slots"])
-def _recheck(
-    winners,
-    links,
-    again,
-    again_links,
-    status,
-    totals,
-    z,
-    seed,
-    stream,
-    failed,
-    g,
-    slots,
-    DRAW: tl.constexpr,
-    N: tl.constexpr,
-):
-    """Whether items that were drawn anew are well now; if not, new minima for the next draw."""
-    item = tl.program_id(0).to(tl.int64)
-    if tl.load(failed + item) != 0:
-        b = tl.arange(0, 2 * N)
-        place = item * slots + b
-        mask = b < slots
-        other = tl.load(winners + place, mask=mask, other=0) != tl.load(again + place, mask=mask, other=0)
-        other |= tl.load(links + place, mask=mask, other=0) != tl.load(again_links + place, mask=mask, other=0)
-        broken = tl.maximum(tl.max(other.to(tl.int32), 0), (tl.load(status + item) != 0).to(tl.int32))
-        tl.store(failed + item, broken.to(tl.int8))
-        if DRAW:
-            noise = log_exponential(seed, stream + MINIMA, item, b, g.dtype.element_ty)
-            new = noise.to(tl.float64) - tl.load(totals + place, mask=mask, other=0.0)
-            tl.store(z + place, new, mask=b < slots * broken)
 
 
 def serves(geometry):
@@ -249,22 +246,32 @@ def serves(geometry):
 
 
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
-    tile, warps, programs = layout(geometry.nodes, len(winners), winners.device)
-    sums, scales = _rows(geometry.nodes, programs, beta)
-    where = (winners, links, sums, scales, beta, len(beta), h, alpha, out, log_prob, z, seed, stream)
-    sizes = (len(winners), geometry.nodes, geometry.winner_slots, geometry.root)
+    n, items = geometry.nodes, len(winners)
+    tile, warps, programs = layout(n, items, winners.device)
+    nodes = (None, None)
+    if is_large(n):
+        nodes = node_sums(geometry, winners, mode, beta, h, tile)
+    sums, scales = _rows(n, programs, beta)
+    where = (winners, links, sums, scales, *nodes, beta, len(beta), h, alpha, out, log_prob, z, seed, stream)
+    sizes = (items, n, geometry.winner_slots, geometry.root)
     _up[(programs,)](*where, *sizes, MODE=mode, N=tile, ROWS=256 * warps // tile, num_warps=warps, **EXACT)
 
 
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream, only=None):
-    if geometry.nodes == 0:
+    n, items = geometry.nodes, len(winners)
+    if n == 0:
         return
-    tile, warps, programs = layout(geometry.nodes, len(winners), winners.device)
-    sums, scales = _rows(geometry.nodes, programs, beta)
+    tile, warps, programs = layout(n, items, winners.device)
+    sums, scales = _rows(n, programs, beta)
     held = torch.empty(scales.shape, dtype=torch.int8, device=beta.device)
-    where = (winners, links, only, sums, scales, held, alpha, h, beta, len(beta), grad, g, out, more, seed, stream)
-    sizes = (len(winners), geometry.nodes, geometry.winner_slots, geometry.root)
-    _down[(programs,)](*where, *sizes, MODE=mode, N=tile, ROWS=128 * warps // tile, num_warps=warps, **EXACT)
+    number = None
+    if is_large(n) and items <= programs:  # each has its own memory
+        number = torch.empty(items, 2, dtype=torch.int32, device=beta.device)
+    what = (alpha, h, beta, len(beta), grad, g, out, more, seed, stream)
+    where = (winners, links, only, sums, scales, held, number, *what, items, n, geometry.winner_slots, geometry.root)
+    _down[(programs,)](*where, MODE=mode, N=tile, ROWS=128 * warps // tile, num_warps=warps, **EXACT)
+    if number is not None:
+        write_keys(geometry, items, (winners, links, only, sums, scales, number, *what), mode, tile, warps)
 
 
 def redraw(geometry, logits, sizes, winners, links, seed, g, totals, z, failed):
@@ -280,7 +287,7 @@ def redraw(geometry, logits, sizes, winners, links, seed, g, totals, z, failed):
         last, stream = attempt == DEVICE_ATTEMPTS, 2 * attempt
         trace(geometry, g, sizes, None, again, again_links, status, only)
         where = (winners, links, again, again_links, status, totals, z, seed, stream, only, g, geometry.winner_slots)
-        _recheck[(len(winners),)](*where, DRAW=not last, N=tile, num_warps=warps, **EXACT)
+        recheck[(len(winners),)](*where, DRAW=not last, N=tile, num_warps=warps, **EXACT)
         if not last:
             down(geometry, winners, links, CONDITIONAL, z, None, logits, None, None, g, None, seed, stream, only)
 

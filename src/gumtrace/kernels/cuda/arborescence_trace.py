@@ -13,12 +13,13 @@ import torch
 import triton
 import triton.language as tl
 
+from gumtrace.kernels.cuda.arborescence_turn import is_large, turn, wanted
 from gumtrace.kernels.cuda.formula import EXACT
 from gumtrace.kernels.cuda.noise import noisy, row_of
 from gumtrace.kernels.cuda.order import code, decode, least
 
 WIDEST = tl.constexpr(1300.0)  # the widest span of G that is run on E itself, as on the CPU
-PLACES = tl.constexpr(2048)  # node * PLACES + place is one integer
+PLACES = tl.constexpr(4096)  # node * PLACES + place is one integer
 NOWHERE = tl.constexpr(2**30)  # beyond every node, and a multiple of PLACES
 PROCESSORS = 132  # multiprocessors, where there is no GPU to ask (the interpreter)
 WARPS = 32  # that one of them holds at once
@@ -94,10 +95,17 @@ def _turn(source, rows, seed, item, turned, n, nodes, root, BLOCK: tl.constexpr)
         u += BLOCK % n
         v += BLOCK // n + (u >= n).to(tl.int32)
         u = tl.where(u >= n, u - n, u)
+    return _extent(low, high, wrong.to(tl.int32))
+
+
+@triton.jit
+def _extent(low, high, wrong):
+    """The same from the least and the largest of some keys each, (inf, -inf) for none, and whether one is not a
+    number."""
     some = tl.max(high, 0) > float("-inf")
     low = tl.where(some, tl.min(low, 0), 0.0).to(tl.float64)
     high = tl.where(some, tl.max(high, 0), 0.0).to(tl.float64)
-    return tl.max(wrong.to(tl.int32), 0) > 0, 0.5 * low + 0.5 * high, high - low > WIDEST
+    return tl.max(wrong, 0) > 0, 0.5 * low + 0.5 * high, high - low > WIDEST
 
 
 @triton.jit
@@ -197,16 +205,7 @@ def _grow(turned, weights, targets, winners, links, n, nodes, root, middle, wide
     return stuck
 
 
-@triton.jit
-def wanted(only, item):
-    """Whether to do this item: all, or those marked."""
-    marked = item >= 0
-    if only is not None:
-        marked = tl.load(only + item) != 0
-    return marked
-
-
-@triton.jit(do_not_specialize=["rows", "size_rows", "items", "n", "slots", "root"])
+@triton.jit(do_not_specialize=["rows", "size_rows", "tiles", "items", "n", "slots", "root"])
 def _trace(
     source,
     rows,
@@ -215,6 +214,10 @@ def _trace(
     seed,
     only,
     turned,
+    low_at,
+    high_at,
+    wrong_at,
+    tiles,
     weights,
     targets,
     winners,
@@ -226,6 +229,7 @@ def _trace(
     root,
     N: tl.constexpr,
     BLOCK: tl.constexpr,
+    TILES: tl.constexpr,
 ):
     program = tl.program_id(0).to(tl.int64)
     turned += program * n * n
@@ -240,8 +244,15 @@ def _trace(
                 nodes = tl.load(sizes + row_of(item, size_rows))
             tl.store(winners + item * slots + slot, -1, mask=slot < slots)
             tl.store(links + item * slots + slot, -1, mask=slot < slots)
-            wrong, middle, wide = _turn(source, rows, seed, item, turned, n, nodes, root, BLOCK)
-            tl.debug_barrier()
+            if low_at is None:
+                wrong, middle, wide = _turn(source, rows, seed, item, turned, n, nodes, root, BLOCK)
+                tl.debug_barrier()
+            else:  # turned before, in tiles
+                tile = tl.arange(0, TILES)
+                place, some = item * tiles + tile, tile < tiles
+                low = tl.load(low_at + place, mask=some, other=float("inf"))
+                high = tl.load(high_at + place, mask=some, other=float("-inf"))
+                wrong, middle, wide = _extent(low, high, tl.load(wrong_at + place, mask=some, other=0))
             result = tl.full((), 2, tl.int32)
             if wrong == 0:
                 own, own_links = winners + item * slots, links + item * slots
@@ -278,7 +289,10 @@ def trace(geometry, source, sizes, seed, winners, links, status, only=None):
     turned = torch.empty(programs, n * n, dtype=source.dtype, device=source.device)
     weights = torch.empty(programs, n // 2 * n, dtype=torch.float64, device=source.device)
     targets = torch.empty(programs, n // 2 * n, dtype=torch.int16, device=source.device)
-    size_rows = 1 if sizes is None else len(sizes)
-    where = (source, len(source), sizes, size_rows, seed, only, turned, weights, targets, winners, links, status)
-    what = (items, n, geometry.winner_slots, geometry.root)
-    _trace[(programs,)](*where, *what, N=tile, BLOCK=128 * warps, num_warps=warps, **EXACT)
+    read = (source, len(source), sizes, 1 if sizes is None else len(sizes), seed, only, turned)
+    extent, tiles = (None, None, None, 1), 1
+    if is_large(n) and items <= programs:  # each has its own memory
+        extent = turn(*read, n, geometry.root)
+        tiles = triton.next_power_of_2(extent[-1])
+    what = (*extent, weights, targets, winners, links, status, items, n, geometry.winner_slots, geometry.root)
+    _trace[(programs,)](*read, *what, N=tile, BLOCK=128 * warps, TILES=tiles, num_warps=warps, **EXACT)

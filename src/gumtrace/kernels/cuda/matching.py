@@ -9,12 +9,15 @@ their largest log-rates: about 1.4 n. Ranking the pairs then gives the order of 
 
 An entry is crossed out with its row or with its column, whichever is matched first. So sums over the entries of a
 row, and over those of a column, make the sums over what each step crosses out.
+
+An item is one program's here. Larger ones are shared by several, in matching_rounds.py and matching_tiles.py.
 """
 
 import torch
 import triton
 import triton.language as tl
 
+from gumtrace.kernels.cuda import matching_rounds, matching_tiles
 from gumtrace.kernels.cuda.formula import (
     CONDITIONAL,
     EXACT,
@@ -24,15 +27,17 @@ from gumtrace.kernels.cuda.formula import (
     finish_decisions,
     finish_keys,
     key_term,
-    known,
     winner_code,
 )
-from gumtrace.kernels.cuda.noise import noisy, row_of
-from gumtrace.kernels.cuda.order import before, code, least, smaller
+from gumtrace.kernels.cuda.matching_rounds import propose, rank
+from gumtrace.kernels.cuda.matching_tiles import steps_of
+from gumtrace.kernels.cuda.noise import row_of
+from gumtrace.kernels.cuda.order import code, least, smaller
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add, scaled
 
-WIDEST = 512  # most columns: a program holds a number for each
-RANKED = tl.constexpr(8)  # columns that are compared with all at a time
+WIDEST = 2048  # most columns: a program holds a number for each
+MOST_ROWS = 16384  # also, and it packs a row and a column into 32 bits
+ONE_PROGRAM = 128  # rows and columns of the largest items that are one program's
 
 
 @triton.jit
@@ -77,7 +82,7 @@ def _trace(
     COLS: tl.constexpr,
 ):
     item = tl.program_id(0).to(tl.int64)
-    row, col = tl.arange(0, N), tl.arange(0, COLS)
+    col = tl.arange(0, COLS)
     lowest = least(tl.full((), 0.0, source.dtype.element_ty))
     source += row_of(item, rows) * n * m
     tops = _tops(source, n, m, N, ROWS, COLS)
@@ -85,53 +90,15 @@ def _trace(
     tl.store(status + item, tl.where(wrong, 2, 0).to(tl.int8))
     held = lowest + col * 0  # the entry that each column holds, and its row
     holder = col * 0 - 1
-    for _ in range(tl.where(wrong, 0, n)):
-        top = tl.max(tops, 0)
-        proposer = tl.min(tl.where(tops == top, row, N), 0)
-        tops = tl.where(row == proposer, lowest - 1, tops)
-        proposer = tl.where(top > lowest, proposer, -1)
-        while proposer >= 0:
-            c = code(noisy(source, 1, seed, item, n * m, proposer * m + col, col < m))
-            welcome = before(c, proposer, held, holder)
-            best = tl.max(tl.where(welcome, c, lowest), 0)
-            place = tl.min(tl.where(welcome & (c == best), (col << 16) | (holder + 1), 0x7FFF0000), 0)
-            taken = col == (place >> 16)
-            held = tl.where(taken, best, held)
-            holder = tl.where(taken, proposer, holder)
-            proposer = (place & 0xFFFF) - 1  # who was driven out; -1 also where no column was left
-    _rank(winners + item * n, held, holder, n, m, N, COLS)
+    tops = tl.where(wrong, lowest - 1, tops)
+    held, holder = propose(tops, held, holder, source, 1, seed, item, n, m)
+    rank(winners + item * n, held, holder, n, m, N)
 
 
 @triton.jit
-def _rank(winners, held, holder, n, m, N: tl.constexpr, COLS: tl.constexpr):
-    """Write the pairs in order, -1 behind them."""
+def _col_steps(steps, n, m, COLS: tl.constexpr):
     col = tl.arange(0, COLS)
-    matched = holder >= 0
-    key = holder * m + col
-    rank = col * 0
-    for start in range(0, COLS, RANKED):
-        other = start + tl.arange(0, RANKED)
-        other_held, other_key = tl.gather(held, other, 0), tl.gather(key, other, 0)
-        sooner = before(other_held[:, None], other_key[:, None], held[None, :], key[None, :])  # (RANKED, COLS)
-        rank += tl.sum(sooner.to(tl.int32), 0)
-    tl.store(winners + rank, key, mask=matched)
-    b = tl.arange(0, N)
-    tl.store(winners + b, -1, mask=(b >= tl.sum(matched.to(tl.int32), 0)) & (b < n))
-
-
-@triton.jit
-def _steps(winners, steps, n, m, never, N: tl.constexpr, COLS: tl.constexpr):
-    """Write the steps that matched each row, and behind them each column; n for rows that were not, `never` for
-    columns."""
-    b, col = tl.arange(0, N), tl.arange(0, COLS)
-    tl.store(steps + b, n, mask=b < n)
-    tl.store(steps + n + col, never, mask=col < m)
-    winner = known(tl.load(winners + b, mask=b < n, other=-1), n * m)
-    tl.debug_barrier()
-    tl.store(steps + winner // m, b, mask=winner >= 0)
-    tl.store(steps + n + winner % m, b, mask=winner >= 0)
-    tl.debug_barrier()
-    return winner, tl.load(steps + n + col, mask=col < m, other=0)
+    return tl.load(steps + n + col, mask=col < m, other=0)
 
 
 @triton.jit
@@ -157,7 +124,8 @@ def _up(
     item = tl.program_id(0).to(tl.int64)
     beta += row_of(item, rows) * n * m
     steps += item * (n + m)
-    winner, col_step = _steps(winners + item * n, steps, n, m, n, N, COLS)
+    winner = steps_of(winners + item * n, steps, n, m, n, N, COLS)
+    col_step = _col_steps(steps, n, m, COLS)
     dtype: tl.constexpr = beta.dtype.element_ty
     v_rows, e_rows = tl.zeros([N // ROWS, ROWS], dtype), tl.full([N // ROWS, ROWS], NOTHING, tl.int32)
     v_cols, e_cols = tl.zeros([COLS], dtype), tl.full([COLS], NOTHING, tl.int32)
@@ -209,7 +177,8 @@ def _down(
     steps += item * (n + m)
     # entries that are never crossed out are no winners, but in SHARE they are: so no gradient comes through them
     never = n if MODE == SHARE else n + 1
-    winner, col_step = _steps(winners + item * n, steps, n, m, never, N, COLS)
+    winner = steps_of(winners + item * n, steps, n, m, never, N, COLS)
+    col_step = _col_steps(steps, n, m, COLS)
     b = tl.arange(0, N)
     dtype: tl.constexpr = beta.dtype.element_ty
     v, e = decision_term(alpha, h, beta, 1, item, n * m, n, b, winner, winner >= 0, MODE, dtype)
@@ -256,16 +225,24 @@ def _at(v, e, cap, step, n):
 
 
 def serves(geometry):
-    return geometry.columns <= WIDEST
+    return geometry.columns <= WIDEST and geometry.rows <= MOST_ROWS
+
+
+def _is_large(geometry):
+    return max(geometry.rows, geometry.columns) > ONE_PROGRAM
 
 
 def trace(geometry, source, sizes, seed, winners, links, status):
+    if _is_large(geometry):
+        return matching_rounds.trace(geometry, source, seed, winners, status)
     shape, warps = _tile(geometry)
     where = (source, len(source), seed, winners, status, *_shape(geometry))
     _trace[(len(winners),)](*where, **shape, num_warps=warps, **EXACT)
 
 
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
+    if _is_large(geometry):
+        return matching_tiles.up(geometry, winners, mode, beta, h, alpha, out, log_prob, z, seed, stream)
     shape, warps = _tile(geometry)
     steps = _new_steps(geometry, winners)
     where = (winners, steps, beta, len(beta), h, alpha, out, log_prob, z, seed, stream, *_shape(geometry))
@@ -273,6 +250,8 @@ def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, s
 
 
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream):
+    if _is_large(geometry):
+        return matching_tiles.down(geometry, winners, mode, alpha, h, beta, grad, g, out, more, seed, stream)
     shape, warps = _tile(geometry)
     where = (winners, _new_steps(geometry, winners), alpha, h, beta, len(beta), grad, g, out, more, seed, stream)
     _down[(len(winners),)](*where, *_shape(geometry), MODE=mode, **shape, num_warps=warps, **EXACT)

@@ -53,7 +53,7 @@ STRUCTURES: dict[type, ModuleType] = {
 
 RANGES = {  # for `gumtrace.backends()`
     "Subset and Permutation": f"to {subset.LONGEST} keys (torch sorts permutations of more than {IN_REGISTERS})",
-    "Matching": f"to {matching.WIDEST} columns",
+    "Matching": f"to {matching.WIDEST} columns and {matching.MOST_ROWS} rows",
     "SpanningTree": f"to {spanning_tree.MOST_NODES} nodes",
     "Arborescence": f"to {arborescence.LARGEST} nodes",
     "BinaryTree": f"to {binary_tree.LARGEST} tokens",

@@ -4,12 +4,15 @@ All is read from the winners, since a trace may come from anywhere. Prim's order
 leaves no component before that is complete. So in this order every component of the run is an interval of "leaves", a
 merge closes the gap between two of them, and two nodes are joined by the last merge among the gaps between their
 leaves. The parts of a forest are joined too, by merges after the last decision: their pairs outlived it.
+
+An item is one program's here. Larger ones are shared by several, in spanning_tree_rounds.py and spanning_tree_tiles.py.
 """
 
 import torch
 import triton
 import triton.language as tl
 
+from gumtrace.kernels.cuda import spanning_tree_rounds, spanning_tree_tiles, spanning_tree_trace
 from gumtrace.kernels.cuda.formula import (
     CONDITIONAL,
     EXACT,
@@ -18,31 +21,23 @@ from gumtrace.kernels.cuda.formula import (
     finish_decisions,
     finish_keys,
     key_term,
-    known,
     store_idle,
     winner_code,
 )
 from gumtrace.kernels.cuda.noise import row_of
 from gumtrace.kernels.cuda.order import code, decode, smaller
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add
+from gumtrace.kernels.cuda.spanning_tree_levels import decisions
 from gumtrace.kernels.cuda.spanning_tree_trace import shape_of, tile_of
-from gumtrace.kernels.cuda.spanning_tree_trace import trace as trace  # of this structure's functions
 
-MOST_NODES = 512  # a node, a leaf or a merge fills at most 9 bits of a packed integer
+MOST_NODES = 2048  # one program has a number for each
+ONE_PROGRAM = 128  # nodes of the largest graphs that are one program's; here at most 512, the 9 bits of packed integers
 
 
 @triton.jit
 def _divided(p, by):
     """p // by for p < 2^18 and by <= 512: (p + 1/2) / by is far enough from an integer for float32."""
     return ((p + 0.5) * (1.0 / tl.maximum(by, 1))).to(tl.int32)
-
-
-@triton.jit
-def _decisions(winners, item, n, slots, N: tl.constexpr):
-    """The winners, and how many there are before the first -1, or what is no key."""
-    lane = tl.arange(0, N)
-    winner = known(tl.load(winners + item * slots + lane, mask=lane < slots, other=-1), n * n)
-    return winner, tl.min(tl.where(winner < 0, lane, N), 0)
 
 
 @triton.jit
@@ -147,7 +142,7 @@ def _up(
     item = tl.program_id(0).to(tl.int64)
     beta += row_of(item, rows) * n * n
     lane = tl.arange(0, N)
-    winner, steps = _decisions(winners, item, n, slots, N)
+    winner, steps = decisions(winners, item, n, slots, N)
     nodes, node, merge = _leaves(winner, steps, n, components, FOREST, N, W)
     node_at = scratch + item * ((LEVELS + 2) * W + 1)
     sides_at, table = node_at + W, node_at + 2 * W
@@ -227,7 +222,7 @@ def _down(
     beta += row_of(item, rows) * n * n
     for start in range(0, n * n, N):  # every key, as if it did not race; pairs follow
         store_idle(out, more, item * n * n + start + lane, start + lane < n * n, MODE)
-    winner, steps = _decisions(winners, item, n, slots, N)
+    winner, steps = decisions(winners, item, n, slots, N)
     nodes, node, merge = _leaves(winner, steps, n, components, FOREST, N, W)
     leaf_of = scratch + item * ((LEVELS + 2) * W + 1)
     e_of, table = leaf_of + W, leaf_of + 2 * W
@@ -272,7 +267,19 @@ def serves(geometry):
     return geometry.nodes <= MOST_NODES
 
 
+def _is_large(geometry):
+    return geometry.nodes > ONE_PROGRAM
+
+
+def trace(geometry, *where):
+    kernel = spanning_tree_rounds if _is_large(geometry) else spanning_tree_trace
+    kernel.trace(geometry, *where)
+
+
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
+    if _is_large(geometry):
+        where = (winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream)
+        return spanning_tree_tiles.up(geometry, *where)
     shape, warps = _tiles(geometry)
     scratch = _scratch(winners, shape, beta.dtype)
     where = (winners, *scratch, beta, len(beta), h, alpha, out, log_prob, z, seed, stream, *shape_of(geometry))
@@ -280,6 +287,9 @@ def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, s
 
 
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream):
+    if _is_large(geometry):
+        where = (winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream)
+        return spanning_tree_tiles.down(geometry, *where)
     shape, warps = _tiles(geometry)
     scratch = _scratch(winners, shape, beta.dtype, 2 if mode == CONDITIONAL else 1)
     where = (winners, *scratch, alpha, h, beta, len(beta), grad, g, out, more, seed, stream, *shape_of(geometry))

@@ -1,0 +1,110 @@
+"""The merges of a large spanning tree, found by Borůvka's rounds over the edges that won, each as heavy as its merge is
+late.
+
+They leave on every level k the part of each node and its reach: the latest merge among the edges that the node's parts
+took up to there. Two nodes are joined by the later one of their reaches on the first level where they are in one part
+(King 1997, on verifying spanning trees). The parts of a forest are joined on one more level, by its last merge: their
+pairs outlived it.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from gumtrace.kernels.cuda.formula import EXACT, known
+from gumtrace.kernels.cuda.spanning_tree_rounds import NONE, joined
+
+
+@triton.jit
+def decisions(winners, item, n, slots, N: tl.constexpr):
+    """The winners, and how many there are before the first -1, or what is no key."""
+    lane = tl.arange(0, N)
+    winner = known(tl.load(winners + item * slots + lane, mask=lane < slots, other=-1), n * n)
+    return winner, tl.min(tl.where(winner < 0, lane, N), 0)
+
+
+@triton.jit(do_not_specialize=["n", "components", "slots"])
+def _levels(
+    winners,
+    part,
+    reach,
+    number,
+    first_at,
+    n,
+    components,
+    slots,
+    FOREST: tl.constexpr,
+    N: tl.constexpr,
+    LEVELS: tl.constexpr,
+):
+    """Write part and reach (levels, n); and how many levels and nodes there are."""
+    item = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, N)  # of nodes, of decisions
+    inside = lane < n
+    winner, steps = decisions(winners, item, n, slots, N)
+    live = lane < steps
+    u, v = tl.where(live, winner // n, 0), tl.where(live, winner % n, 0)
+    own = item * (LEVELS + 1) * n + lane
+    first_at += item * n
+    names, far = lane, lane * 0
+    level = tl.full((), 0, tl.int32)
+    more = tl.sum((u != v).to(tl.int32), 0)
+    while more > 0:
+        one, two = tl.gather(names, u, 0), tl.gather(names, v, 0)
+        tl.store(first_at + lane, NONE, mask=inside)
+        tl.debug_barrier()
+        offered = tl.where(one != two, lane, NONE)
+        tl.atomic_min(first_at + one, offered)
+        tl.atomic_min(first_at + two, offered)
+        tl.debug_barrier()
+        merge = tl.load(first_at + lane, mask=inside, other=NONE, cache_modifier=".cg")
+        some = merge < NONE
+        merge = tl.where(some, merge, 0)
+        far = tl.maximum(far, tl.gather(merge, names, 0))
+        one, two = tl.gather(one, merge, 0), tl.gather(two, merge, 0)
+        last, _ = joined(tl.where(some, tl.where(one == lane, two, one), lane), LEVELS)
+        names = tl.gather(last, names, 0)
+        tl.store(part + own + level * n, names, mask=inside)
+        tl.store(reach + own + level * n, far, mask=inside)
+        level += 1
+        more = tl.sum((tl.gather(names, u, 0) != tl.gather(names, v, 0)).to(tl.int32), 0)
+        tl.debug_barrier()
+    if FOREST:
+        tl.store(part + own + level * n, 0, mask=inside)
+        tl.store(reach + own + level * n, tl.maximum(steps - 1, 0), mask=inside)
+        level += 1
+    tl.store(number + 2 * item, level)
+    tl.store(number + 2 * item + 1, tl.minimum(steps + components, n))
+
+
+@triton.jit
+def met(part, reach, place, u, v, apart, n):
+    """Who meets on a level, of the pairs that were apart so far, and the reach of all."""
+    part_u = tl.load(part + place + u, mask=u < n, other=-1)
+    part_v = tl.load(part + place + v, mask=v < n, other=-1)
+    reach_u = tl.load(reach + place + u, mask=u < n, other=0)
+    reach_v = tl.load(reach + place + v, mask=v < n, other=0)
+    return apart & (part_u[:, None] == part_v[None, :]), reach_u[:, None], reach_v[None, :]
+
+
+def levels(geometry, winners):
+    """Part and reach of each node by level, (items, levels, n); how many levels and nodes there are."""
+    n, items = geometry.nodes, len(winners)
+    shape, _ = shape_of(geometry)
+    table = (items, shape["LEVELS"] + 1, n)
+    part, reach, number, first_at = new(winners, torch.int32, table, table, (items, 2), (items, n))
+    where = (winners, part, reach, number, first_at, n, geometry.components, geometry.winner_slots)
+    _levels[(items,)](*where, FOREST=geometry.components > 1, **shape, **EXACT)
+    return part, reach, number
+
+
+def shape_of(geometry):
+    """Of a program that has all nodes: with the number of levels, and without."""
+    levels = max(1, (geometry.nodes - 1).bit_length())
+    width = max(16, 1 << levels)
+    tile = {"N": width, "num_warps": max(1, width // 128)}
+    return {"LEVELS": levels, **tile}, tile
+
+
+def new(like, dtype, *shapes):
+    return [torch.empty(shape, dtype=dtype, device=like.device) for shape in shapes]

@@ -1,0 +1,241 @@
+"""Kruskal's trace of large dense graphs: the tree's edges in order of G, found by several programs an item.
+
+Borůvka's rounds: every part of the forest takes its best edge to another part, and parts that are joined become one, so
+that at most half of them remain. A round is one pass over the pairs in tiles, and a program an item that joins. The
+number of launches is that of the rounds that may be needed; items that need no more return at once. The first round
+draws the noise and stores it: drawing it again would cost more than reading it.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from gumtrace.kernels.cuda.formula import EXACT
+from gumtrace.kernels.cuda.noise import noisy, row_of
+from gumtrace.kernels.cuda.order import before, code, least
+
+TILE = 64  # nodes on either side of a tile of pairs
+NONE = tl.constexpr(2**31 - 1)  # the edge of a part that has none
+
+
+@triton.jit
+def tile_at(index):
+    """Row and column, row <= column, of a tile of the upper triangle."""
+    column = ((tl.sqrt(8.0 * index.to(tl.float32) + 1.5) - 1.0) * 0.5).to(tl.int32)
+    return index - column * (column + 1) // 2, column
+
+
+@triton.jit
+def joined(parent, LEVELS: tl.constexpr):
+    """The part that each part ends in, where each names the one that it joins, and two may name each other."""
+    part = tl.arange(0, parent.shape[0])
+    first = (tl.gather(parent, parent, 0) == part) & (part < parent)
+    parent = tl.where(first, part, parent)
+    hooked = parent != part
+    for _ in range(LEVELS):
+        parent = tl.gather(parent, parent, 0)
+    return parent, hooked
+
+
+@triton.jit
+def _nodes_of(sizes, size_rows, item, n):
+    nodes = n
+    if sizes is not None:
+        nodes = tl.load(sizes + row_of(item, size_rows))
+    return nodes
+
+
+@triton.jit(do_not_specialize=["rows", "size_rows", "n", "blocks"])
+def _best(
+    source,
+    rows,
+    sizes,
+    size_rows,
+    seed,
+    drawn,
+    part,
+    state,
+    best_c,
+    best_other,
+    n,
+    blocks,
+    FIRST: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """The best edge to another part from each node of a tile, into the tile's other side: its code and other end."""
+    tiles = blocks * (blocks + 1) // 2
+    item = (tl.program_id(0) // tiles).to(tl.int64)
+    if not FIRST:  # noqa: SIM102 (known at compile time: then nothing is loaded)
+        if tl.load(state + 2 * item) == 0:
+            return
+    row, column = tile_at(tl.program_id(0) % tiles)
+    u, v = row * TILE + tl.arange(0, TILE), column * TILE + tl.arange(0, TILE)
+    low, high = tl.minimum(u[:, None], v[None, :]), tl.maximum(u[:, None], v[None, :])
+    pair = (low < high) & (high < n)  # both triangles of a tile on the diagonal
+    g = noisy(source, rows, seed, item, n * n, low * n + high, pair)
+    lowest = least(tl.zeros([], g.dtype))
+    races = pair & (high < _nodes_of(sizes, size_rows, item, n))
+    if FIRST:
+        if drawn is not None:
+            tl.store(drawn + item * n * n + low * n + high, g, mask=pair & (u[:, None] == low))
+        c = tl.where(races, code(g), lowest)
+        c = tl.where(pair & ((g < float("inf")) == 0), code(tl.full((), float("inf"), g.dtype)), c)
+    else:
+        part_u = tl.load(part + item * n + u, mask=u < n, other=-1)
+        part_v = tl.load(part + item * n + v, mask=v < n, other=-1)
+        c = tl.where(races & (part_u[:, None] != part_v[None, :]), code(g), lowest)
+    top = tl.max(c, 1)
+    other = tl.min(tl.where(c == top[:, None], v[None, :], NONE), 1)  # of equal ones the first key
+    place = (item * blocks + column) * n + u
+    tl.store(best_c + place, top, mask=u < n)
+    tl.store(best_other + place, other, mask=u < n)
+    if row != column:
+        top = tl.max(c, 0)
+        other = tl.min(tl.where(c == top[None, :], u[:, None], NONE), 0)
+        place = (item * blocks + row) * n + v
+        tl.store(best_c + place, top, mask=v < n)
+        tl.store(best_other + place, other, mask=v < n)
+
+
+@triton.jit
+def _best_of_parts(c, key, part, found, top_at, first_at, lowest, inside):
+    """The best edge of every part, at the node it is named after: code and key, of its nodes' best edges. Atomics have
+    numbers that change nothing in place of masks, which the interpreter refuses."""
+    node = tl.arange(0, c.shape[0])
+    at = tl.where(found, part, 0)
+    tl.store(top_at + node, lowest, mask=inside)
+    tl.store(first_at + node, NONE, mask=inside)
+    tl.debug_barrier()
+    tl.atomic_max(top_at + at, tl.where(found, c, lowest))
+    tl.debug_barrier()
+    top = tl.load(top_at + at, cache_modifier=".cg")
+    tl.atomic_min(first_at + at, tl.where(found & (c == top), key, NONE))
+    tl.debug_barrier()
+    c = tl.load(top_at + node, mask=inside, other=lowest, cache_modifier=".cg")
+    return c, tl.load(first_at + node, mask=inside, other=NONE, cache_modifier=".cg")
+
+
+@triton.jit(do_not_specialize=["size_rows", "n", "blocks"])
+def _join(
+    sizes,
+    size_rows,
+    part,
+    state,
+    best_c,
+    best_other,
+    tree_c,
+    tree_key,
+    top_at,
+    first_at,
+    n,
+    blocks,
+    FIRST: tl.constexpr,
+    N: tl.constexpr,
+    LEVELS: tl.constexpr,
+):
+    """Join the parts along their best edges. A part is named after one of its nodes; an edge is kept at the name that
+    is given up for it. The state of an item: how many joins may be left, and whether some G is not a number."""
+    item = tl.program_id(0).to(tl.int64)
+    if not FIRST:  # noqa: SIM102 (known at compile time: then nothing is loaded)
+        if tl.load(state + 2 * item) == 0:
+            return
+    node = tl.arange(0, N)
+    inside = node < n
+    lowest = least(tl.zeros([], tl.float64 if best_c.dtype.element_ty == tl.int64 else tl.float32))
+    c, other = tl.zeros([N], best_c.dtype.element_ty) + lowest, node
+    for block in range(blocks):
+        place = (item * blocks + block) * n + node
+        new = tl.load(best_c + place, mask=inside, other=lowest)
+        other = tl.where(new > c, tl.load(best_other + place, mask=inside, other=0), other)
+        c = tl.maximum(c, new)
+    found = c > lowest
+    own = item * n
+    left = tl.full((), 0, tl.int32)
+    names = node
+    if FIRST:
+        wrong = tl.max(c, 0) == -lowest  # the code of inf
+        found = found & (wrong == 0)
+        left += _nodes_of(sizes, size_rows, item, n) - 1
+        tl.store(state + 2 * item + 1, wrong.to(tl.int32))
+    else:
+        names = tl.load(part + own + node, mask=inside, other=0)
+        left += tl.load(state + 2 * item)
+    key = tl.minimum(node, other) * n + tl.maximum(node, other)
+    top, edge = _best_of_parts(c, key, names, found, top_at + own, first_at + own, lowest, inside)
+    some = edge < NONE
+    edge = tl.where(some, edge, 0)
+    one, two = tl.gather(names, edge // n, 0), tl.gather(names, edge % n, 0)
+    last, hooked = joined(tl.where(some, tl.where(one == node, two, one), node), LEVELS)
+    tl.store(part + own + node, tl.gather(last, names, 0), mask=inside)
+    kept = inside if FIRST else inside & hooked
+    tl.store(tree_c + own + node, tl.where(hooked, top, lowest), mask=kept)
+    tl.store(tree_key + own + node, edge, mask=kept)
+    joins = tl.sum(hooked.to(tl.int32), 0)
+    tl.store(state + 2 * item, tl.where(joins > 0, left - joins, 0))
+
+
+@triton.jit(do_not_specialize=["size_rows", "n", "components", "slots", "blocks"])
+def _rank(
+    tree_c,
+    tree_key,
+    state,
+    sizes,
+    size_rows,
+    winners,
+    status,
+    n,
+    components,
+    slots,
+    blocks,
+    TILE: tl.constexpr,
+):
+    """Each program counts for a block of edges those that come before; -1 behind the last that is kept."""
+    item = (tl.program_id(0) // blocks).to(tl.int64)
+    block = tl.program_id(0) % blocks
+    lowest = least(tl.zeros([], tl.float64 if tree_c.dtype.element_ty == tl.int64 else tl.float32))
+    place = block * TILE + tl.arange(0, TILE)
+    c = tl.load(tree_c + item * n + place, mask=place < n, other=lowest)
+    key = tl.load(tree_key + item * n + place, mask=place < n, other=0)
+    rank, found = place * 0, place * 0
+    for start in range(0, n, TILE):
+        other = start + tl.arange(0, TILE)
+        other_c = tl.load(tree_c + item * n + other, mask=other < n, other=lowest)
+        other_key = tl.load(tree_key + item * n + other, mask=other < n, other=0)
+        sooner = before(other_c[:, None], other_key[:, None], c[None, :], key[None, :])
+        rank += tl.sum(sooner.to(tl.int32), 0)
+        found += (other_c > lowest).to(tl.int32)
+    steps = _nodes_of(sizes, size_rows, item, n) - components
+    wrong = tl.load(state + 2 * item + 1)
+    stuck = (steps < 0) | (tl.sum(found, 0) < steps)
+    kept = tl.where(stuck | (wrong > 0), 0, steps)
+    tl.store(winners + item * slots + rank, key, mask=(c > lowest) & (rank < kept))
+    tl.store(winners + item * slots + place, -1, mask=(place < slots) & (place >= kept))
+    if block == 0:
+        tl.store(status + item, tl.where(wrong > 0, 2, stuck.to(tl.int32)).to(tl.int8))
+
+
+def trace(geometry, source, sizes, seed, winners, links, status):
+    n, items, device = geometry.nodes, len(winners), source.device
+    levels = max(1, (n - 1).bit_length())
+    width, blocks = max(16, 1 << levels), triton.cdiv(n, TILE)
+    codes = torch.int64 if source.dtype == torch.float64 else torch.int32
+    part, best_other, tree_key, first_at = (
+        torch.empty(items, rows, n, dtype=torch.int32, device=device) for rows in (1, blocks, 1, 1)
+    )
+    best_c, tree_c, top_at = (torch.empty(items, rows, n, dtype=codes, device=device) for rows in (blocks, 1, 1))
+    state = torch.empty(items, 2, dtype=torch.int32, device=device)
+    drawn = None if seed is None else torch.empty(items, n, n, dtype=source.dtype, device=device)
+    sized = (sizes, 1 if sizes is None else len(sizes))
+    warps = max(1, width // 128)
+    for step in range(levels):
+        again = step > 0 and drawn is not None
+        read = (drawn, items, *sized, None) if again else (source, len(source), *sized, seed)
+        found = (part, state, best_c, best_other)
+        grid = (items * (blocks * (blocks + 1) // 2),)
+        first = {"FIRST": step == 0, **EXACT}
+        noisy_warps = 16 if step == 0 else 8  # noise takes registers
+        _best[grid](*read, None if again else drawn, *found, n, blocks, TILE=TILE, num_warps=noisy_warps, **first)
+        kept = (*found, tree_c, tree_key, top_at, first_at, n, blocks)
+        _join[(items,)](*sized, *kept, N=width, LEVELS=levels, num_warps=warps, **first)
+    ranked = (tree_c, tree_key, state, *sized, winners, status, n, geometry.components, geometry.winner_slots)
+    _rank[(items * blocks,)](*ranked, blocks, TILE=TILE, num_warps=4, **EXACT)
