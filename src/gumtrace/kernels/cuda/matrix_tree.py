@@ -30,8 +30,9 @@ import torch
 import triton
 import triton.language as tl
 
-from gumtrace.kernels.cuda.hyperdual import inverse, kept, load, normal, plus, store, times, total, totals, zeros
-from gumtrace.kernels.cuda.matrix_tree_edges import FOLDED, NO_EDGE, ROOTED, SPREAD, edges, node, share, weights
+from gumtrace.kernels.cuda.hyperdual import load, store, zeros
+from gumtrace.kernels.cuda.matrix_tree_edges import FOLDED, NO_EDGE, ROOTED, SPREAD, edges, node, share
+from gumtrace.kernels.cuda.matrix_tree_walks import back, forth, memory, tile, weigh
 
 LARGEST = 256  # most nodes
 SMALLEST = 8  # lanes of an item, at least
@@ -40,173 +41,12 @@ LARGE = 64  # lanes of items with PARTS, where there are no more of them than
 FEW = 4  # for each multiprocessor
 PARTS = 4
 PLAIN = 64  # lanes of items that are computed in float64 first
-CELLS = 2048  # of their tiles
+CELLS = 1024  # of their tiles, four a thread: two programs then fit the registers of a multiprocessor
 FAINT = tl.constexpr(1e-150)  # the least weight that they can have
 PROCESSORS = 132  # multiprocessors, where there is no GPU to ask (the interpreter)
 WARPS = 16  # that one of them has at once, fewer where they would use more memory than
 SCRATCH = 96 * 2**20  # bytes, about what the second cache can serve; but no fewer than
 FEWEST = 2  # programs each
-
-
-@triton.jit
-def _tile(PARTS: tl.constexpr, N: tl.constexpr):
-    """Lanes (1, N) and parts (PARTS, 1)."""
-    lane = tl.arange(0, N)[None, :]
-    if PARTS > 1:
-        lane = tl.max_contiguous(lane, (1, 1))  # said so that a thread takes one lane and some parts, not some lanes
-    return lane, tl.arange(0, PARTS)[:, None]
-
-
-@triton.jit
-def _memory(values, scales, DUAL: tl.constexpr, N: tl.constexpr):
-    """Of an item's memory: `rows`, `cols`, 1 / s_v, all with their exponents, and the tops of columns."""
-    cols, sums = values + DUAL * N * N, values + 2 * DUAL * N * N
-    return values, scales, cols, scales + N * N, sums, scales + 2 * N * N, sums + DUAL * N
-
-
-@triton.jit
-def _weigh(
-    u,
-    first,
-    second,
-    values,
-    scales,
-    n,
-    root,
-    nodes,
-    most,
-    top,
-    KIND: tl.constexpr,
-    DUAL: tl.constexpr,
-    WIDE: tl.constexpr,
-    PARTS: tl.constexpr,
-    N: tl.constexpr,
-):
-    """The weights to begin with."""
-    rows, row_scales, cols, col_scales, _, _, tops = _memory(values, scales, DUAL, N)
-    lane, part = _tile(PARTS, N)
-    for step in range(1, most, PARTS):
-        v = step + part
-        some = (v < most) | (PARTS == 1)
-        ahead = some & (lane < v)
-        y, d1, d2 = edges(u, first, second, n, root, nodes, lane, v, ahead, KIND, DUAL)
-        x0, x1, x2, x3, xe = weights(y, d1, d2, tl.load(tops + v, mask=some, other=0.0), DUAL, WIDE)
-        store(cols, col_scales, v * N + lane, ahead, x0, x1, x2, x3, xe, DUAL, WIDE, N * N)
-        y, d1, d2 = edges(u, first, second, n, root, nodes, v, lane, ahead, KIND, DUAL)
-        x0, x1, x2, x3, xe = weights(y, d1, d2, top, DUAL, WIDE)
-        store(rows, row_scales, v * N + lane, ahead, x0, x1, x2, x3, xe, DUAL, WIDE, N * N)
-    tl.debug_barrier()
-
-
-@triton.jit
-def _forth(
-    values,
-    scales,
-    nodes,
-    most,
-    DUAL: tl.constexpr,
-    WIDE: tl.constexpr,
-    ITEMS: tl.constexpr,
-    PARTS: tl.constexpr,
-    N: tl.constexpr,
-):
-    """Nodes leave. Returns whether all could be entered and, unless WIDE, the least weight of each lane."""
-    rows, row_scales, cols, col_scales, sums, sum_scales, _ = _memory(values, scales, DUAL, N)
-    lane, part = _tile(PARTS, N)
-    reached = nodes >= 0
-    least = tl.full([ITEMS, N], 1.0, tl.float64)
-    for back in range(1, most):
-        v = most - back
-        ahead = lane < v
-        c0, c1, c2, c3, ce = load(cols, col_scales, v * N + lane, part == 0, DUAL, WIDE, N * N)
-        r0, r1, r2, r3, re = load(rows, row_scales, v * N + lane, part == 0, DUAL, WIDE, N * N)
-        for step in range(v + 1, most, PARTS):
-            g = step + part
-            some = (g < most) | (PARTS == 1)
-            read = some
-            if not WIDE:
-                read = some & ahead  # bound by memory: half of the lanes need nothing
-            x0, x1, x2, x3, xe = load(cols, col_scales, g * N + lane, read, DUAL, WIDE, N * N)
-            y0, y1, y2, y3, ye = load(rows, row_scales, g * N + v, some, DUAL, WIDE, N * N)
-            x0, x1, x2, x3, xe = times(x0, x1, x2, x3, xe, y0, y1, y2, y3, ye, DUAL, WIDE)
-            c0, c1, c2, c3, ce = plus(c0, c1, c2, c3, ce, x0, x1, x2, x3, xe, DUAL, WIDE)
-            x0, x1, x2, x3, xe = load(rows, row_scales, g * N + lane, read, DUAL, WIDE, N * N)
-            y0, y1, y2, y3, ye = load(cols, col_scales, g * N + v, some, DUAL, WIDE, N * N)
-            x0, x1, x2, x3, xe = times(x0, x1, x2, x3, xe, y0, y1, y2, y3, ye, DUAL, WIDE)
-            r0, r1, r2, r3, re = plus(r0, r1, r2, r3, re, x0, x1, x2, x3, xe, DUAL, WIDE)
-        if PARTS > 1:
-            c0, c1, c2, c3, ce, r0, r1, r2, r3, re = totals(c0, c1, c2, c3, ce, r0, r1, r2, r3, re, DUAL, WIDE)
-        c0, c1, c2, c3, ce = kept(c0, c1, c2, c3, ce, ahead, DUAL, WIDE)
-        if not WIDE:
-            least = tl.minimum(least, tl.where(c0 > 0, c0, 1.0))
-            least = tl.minimum(least, tl.where(ahead & (r0 > 0), r0, 1.0))
-        s0, s1, s2, s3, se = total(c0, c1, c2, c3, ce, DUAL, WIDE)
-        entered = s0 > 0
-        reached = reached & (entered | (v >= nodes))
-        s0, s1, s2, s3, se = normal(tl.where(entered, s0, 1.0), s1, s2, s3, tl.where(entered, se, 0), DUAL, WIDE)
-        s0, s1, s2, s3, se = inverse(s0, s1, s2, s3, se, DUAL, WIDE)
-        store(sums, sum_scales, v, None, s0, s1, s2, s3, se, DUAL, WIDE, N)
-        c0, c1, c2, c3, ce = times(c0, c1, c2, c3, ce, s0, s1, s2, s3, se, DUAL, WIDE)
-        c0, c1, c2, c3, ce = normal(c0, c1, c2, c3, ce, DUAL, WIDE)
-        store(cols, col_scales, v * N + lane, ahead, c0, c1, c2, c3, ce, DUAL, WIDE, N * N)
-        r0, r1, r2, r3, re = normal(r0, r1, r2, r3, re, DUAL, WIDE)
-        store(rows, row_scales, v * N + lane, ahead, r0, r1, r2, r3, re, DUAL, WIDE, N * N)
-        tl.debug_barrier()
-    return reached, least
-
-
-@triton.jit
-def _back(
-    values,
-    scales,
-    most,
-    DUAL: tl.constexpr,
-    WIDE: tl.constexpr,
-    ITEMS: tl.constexpr,
-    PARTS: tl.constexpr,
-    N: tl.constexpr,
-):
-    """Nodes come back, with the adjoints of their edges."""
-    rows, row_scales, cols, col_scales, sums, sum_scales, _ = _memory(values, scales, DUAL, N)
-    lane, part = _tile(PARTS, N)
-    for v in range(1, most):
-        ahead = lane < v
-        c0, c1, c2, c3, ce = zeros(ITEMS * PARTS, N, DUAL, WIDE)
-        r0, r1, r2, r3, re = zeros(ITEMS * PARTS, N, DUAL, WIDE)
-        for step in range(0, v, PARTS):
-            k = step + part
-            some = (k < v) | (PARTS == 1)
-            read = some
-            if not WIDE:
-                read = some & ahead
-            x0, x1, x2, x3, xe = load(rows, row_scales, k * N + lane, read, DUAL, WIDE, N * N)
-            y0, y1, y2, y3, ye = load(cols, col_scales, v * N + k, some, DUAL, WIDE, N * N)
-            x0, x1, x2, x3, xe = times(x0, x1, x2, x3, xe, y0, y1, y2, y3, ye, DUAL, WIDE)
-            r0, r1, r2, r3, re = plus(r0, r1, r2, r3, re, x0, x1, x2, x3, xe, DUAL, WIDE)
-            x0, x1, x2, x3, xe = load(cols, col_scales, k * N + lane, read, DUAL, WIDE, N * N)
-            y0, y1, y2, y3, ye = load(rows, row_scales, v * N + k, some, DUAL, WIDE, N * N)
-            x0, x1, x2, x3, xe = times(x0, x1, x2, x3, xe, y0, y1, y2, y3, ye, DUAL, WIDE)
-            c0, c1, c2, c3, ce = plus(c0, c1, c2, c3, ce, x0, x1, x2, x3, xe, DUAL, WIDE)
-        if PARTS > 1:
-            c0, c1, c2, c3, ce, r0, r1, r2, r3, re = totals(c0, c1, c2, c3, ce, r0, r1, r2, r3, re, DUAL, WIDE)
-        t0, t1, t2, t3, te = load(cols, col_scales, v * N + lane, True, DUAL, WIDE, N * N)
-        present = ahead & (t0 > 0)  # of no edge the adjoint is not needed, and may be too large
-        x0, x1, x2, x3, xe = times(t0, t1, t2, t3, te, c0, c1, c2, c3, ce, DUAL, WIDE)
-        x0, x1, x2, x3, xe = kept(x0, x1, x2, x3, xe, present, DUAL, WIDE)
-        x0, x1, x2, x3, xe = total(x0, x1, x2, x3, xe, DUAL, WIDE)
-        x0, x1, x2, x3, xe = plus(-x0, -x1, -x2, -x3, xe, 1.0, 0.0, 0.0, 0.0, 0, DUAL, WIDE)
-        c0, c1, c2, c3, ce = plus(c0, c1, c2, c3, ce, x0, x1, x2, x3, xe, DUAL, WIDE)
-        y0, y1, y2, y3, ye = load(sums, sum_scales, v, True, DUAL, WIDE, N)
-        c0, c1, c2, c3, ce = times(c0, c1, c2, c3, ce, y0, y1, y2, y3, ye, DUAL, WIDE)
-        c0, c1, c2, c3, ce = normal(c0, c1, c2, c3, ce, DUAL, WIDE)
-        c0, c1, c2, c3, ce = kept(c0, c1, c2, c3, ce, present, DUAL, WIDE)
-        r0, r1, r2, r3, re = normal(r0, r1, r2, r3, re, DUAL, WIDE)
-        tl.debug_barrier()  # what lies here has been read
-        store(rows, row_scales, v * N + lane, ahead, r0, r1, r2, r3, re, DUAL, WIDE, N * N)
-        store(cols, col_scales, lane * N + v, ahead, r0, r1, r2, r3, re, DUAL, WIDE, N * N)
-        store(cols, col_scales, v * N + lane, ahead, c0, c1, c2, c3, ce, DUAL, WIDE, N * N)
-        store(rows, row_scales, lane * N + v, ahead, c0, c1, c2, c3, ce, DUAL, WIDE, N * N)
-        tl.debug_barrier()
 
 
 @triton.jit(do_not_specialize=["items", "n", "root"])
@@ -229,12 +69,12 @@ def _marginals(
     PARTS: tl.constexpr,
     N: tl.constexpr,
 ):
-    lane, part = _tile(PARTS, N)
+    lane, part = tile(PARTS, N)
     member = tl.arange(0, ITEMS)[:, None]
     place = tl.program_id(0).to(tl.int64) * ITEMS + member
     values += place * (2 * DUAL * N * N + DUAL * N + N)
     scales += place * (2 * N * N + N)
-    rows, row_scales, cols, col_scales, _, _, tops = _memory(values, scales, DUAL, N)
+    rows, row_scales, cols, col_scales, _, _, tops = memory(values, scales, DUAL, N)
     z0, z1, z2, z3, ze = zeros(ITEMS, N, DUAL, WIDE)
     store(rows, row_scales, lane * (N + 1), None, z0, z1, z2, z3, ze, DUAL, WIDE, N * N)  # loops weigh nothing
     store(cols, col_scales, lane * (N + 1), None, z0, z1, z2, z3, ze, DUAL, WIDE, N * N)
@@ -264,9 +104,9 @@ def _marginals(
             top = tl.max(top, 0, keep_dims=True)
         tl.store(tops + lane, top)
         tl.debug_barrier()
-        _weigh(x, x1, x2, values, scales, n, root, nodes, most, top, KIND, DUAL, WIDE, PARTS, N)
-        reached, least = _forth(values, scales, nodes, most, DUAL, WIDE, ITEMS, PARTS, N)
-        _back(values, scales, most, DUAL, WIDE, ITEMS, PARTS, N)
+        weigh(x, x1, x2, values, scales, n, root, nodes, most, top, KIND, DUAL, WIDE, PARTS, N)
+        reached, least = forth(values, scales, nodes, most, DUAL, WIDE, ITEMS, PARTS, N)
+        back(values, scales, most, DUAL, WIDE, ITEMS, PARTS, N)
         lost = tl.zeros([ITEMS * PARTS, N], tl.int32)
         for step in range(0, length, PARTS):
             i = step + part
@@ -302,39 +142,39 @@ def marginals(u, first, second, sizes, root, fold, out):
     """u, tangents and out (items, n, n), sizes (items,) or None for n. Undirected, which a root below 0 says, `fold`
     makes `first` the sum of its triangles; without it the result is symmetric."""
     items, n = u.shape[:2]
-    tile = max(SMALLEST, triton.next_power_of_2(n))
+    lanes = max(SMALLEST, triton.next_power_of_2(n))
     kind = ROOTED if root >= 0 else FOLDED if fold else SPREAD
     again = None
-    if tile >= PLAIN:
+    if lanes >= PLAIN:
         again = torch.empty(items, dtype=torch.int8, device=u.device)
-        _launch(u, first, second, sizes, out, again, root, kind, tile, False)
-    _launch(u, first, second, sizes, out, again, root, kind, tile, True)
+        _launch(u, first, second, sizes, out, again, root, kind, lanes, False)
+    _launch(u, first, second, sizes, out, again, root, kind, lanes, True)
 
 
-def _launch(u, first, second, sizes, out, again, root, kind, tile, wide):
+def _launch(u, first, second, sizes, out, again, root, kind, lanes, wide):
     items, n = u.shape[:2]
     duals = 1 + (first is not None) + 2 * (second is not None)
-    together, parts, warps = _division(items, tile, _processors(u.device)) if wide else _plain_division(tile, duals)
+    together, parts, warps = _division(items, lanes, _processors(u.device)) if wide else _plain_division(lanes, duals)
     programs = min(triton.cdiv(items, together), _programs(n * n * together, duals, warps, u.device))
-    numbers, exponents = (2 * tile * tile + tile) * duals + tile, (2 * tile * tile + tile) * wide
+    numbers, exponents = (2 * lanes * lanes + lanes) * duals + lanes, (2 * lanes * lanes + lanes) * wide
     values = torch.empty(programs * together, numbers, dtype=torch.float64, device=u.device)
     scales = torch.empty(programs * together, exponents, dtype=torch.int32, device=u.device)
     where = (u, first, second, sizes, values, scales, out, again, items, n, max(root, 0))
-    what = {"KIND": kind, "DUAL": duals, "WIDE": wide, "ITEMS": together, "PARTS": parts, "N": tile}
+    what = {"KIND": kind, "DUAL": duals, "WIDE": wide, "ITEMS": together, "PARTS": parts, "N": lanes}
     _marginals[(programs,)](*where, **what, num_warps=warps, enable_fp_fusion=True)  # rounding is free here
 
 
-def _plain_division(tile, duals):
+def _plain_division(lanes, duals):
     """The same for numbers without exponents, of which a thread takes more."""
-    parts = CELLS // tile // (2 if duals > 2 else 1)
-    return 1, parts, max(1, tile * parts // (32 * (4 if duals > 2 else 8)))
+    parts = CELLS // lanes // (2 if duals > 2 else 1)
+    return 1, max(1, parts), max(1, CELLS // 128)
 
 
-def _division(items, tile, processors):
+def _division(items, lanes, processors):
     """ITEMS, PARTS, and the warps of a program."""
-    if tile >= LARGE and items <= FEW * processors:
-        return 1, PARTS, tile * PARTS // 64  # two numbers a thread: with more it has to wait for itself
-    return max(1, LANES // tile), 1, max(1, tile // 64)
+    if lanes >= LARGE and items <= FEW * processors:
+        return 1, PARTS, lanes * PARTS // 64  # two numbers a thread: with more it has to wait for itself
+    return max(1, LANES // lanes), 1, max(1, lanes // 64)
 
 
 @cache
