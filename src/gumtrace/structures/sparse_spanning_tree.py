@@ -78,7 +78,9 @@ class SparseSpanningTree(SpanningTree):
         return ends[:, winners].movedim(0, -2)
 
     def _trace_layout(self, key_shape):
-        sizes = geometry.sparse_tree(self._nodes, self.components, self._edges.to("cpu", torch.int32).contiguous())
+        sizes = geometry.sparse_tree(
+            self._nodes, self.components, self._edges.to(self.logits.device, torch.int32).contiguous()
+        )
         return Layout(type(self), sizes, key_shape, self.logits.dtype, indicator), self._lengths
 
     @property
