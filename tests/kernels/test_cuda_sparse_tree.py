@@ -1,5 +1,5 @@
 """Trees of graphs given by their edges on CUDA, where they change their way: several blocks, chunks, long chains of
-components. On a GPU where there is one, else in Triton's interpreter. The other tests of kernels have small ones too."""
+components. On a GPU where there is one, else in Triton's interpreter. Other tests of kernels have small ones too."""
 
 import kernelcases
 import pytest

@@ -53,6 +53,7 @@ class SparseSpanningTree(SpanningTree):
         self._nodes = checks.integer("SparseSpanningTree", "num_nodes", num_nodes)
         self._edges = checked_edges("SparseSpanningTree", edge_index, self._nodes)
         checks.logits("SparseSpanningTree", logits, 1)
+        self._edges = self._edges.to(logits.device)
         if logits.shape[-1] != edge_index.shape[1]:
             raise ValueError(f"SparseSpanningTree: logits {tuple(logits.shape)} do not fit {edge_index.shape[1]} edges")
         Structure.__init__(self, logits, 1, mask, lengths, validate_args)

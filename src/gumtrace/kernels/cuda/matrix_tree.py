@@ -81,13 +81,13 @@ def _marginals(
     for start in range(tl.program_id(0) * ITEMS, items, tl.num_programs(0) * ITEMS):
         item = start + member
         some = item < items
-        if WIDE and again is not None:
+        if WIDE & (again is not None):
             some = some & (tl.load(again + item, mask=some, other=0) != 0)
         nodes, most, length = tl.where(some, n, 0), n, n
         if sizes is not None:
             nodes = tl.load(sizes + item, mask=some, other=0)
             nodes = tl.where(nodes > root, nodes, 0)
-        if sizes is not None or again is not None:
+        if (sizes is not None) | (again is not None):
             most = tl.max(tl.max(nodes, 1), 0)
             length = tl.max(tl.max(tl.where(some, n, 0), 1), 0)  # 0: nothing to be done again
         place = item.to(tl.int64) * n * n
