@@ -161,7 +161,7 @@ def _sum_decisions(
     winner = tl.load(winners + item * slots + b, mask=live, other=-1)
     v, e = decision_term(alpha, h, beta, rows, item, keys, slots, b, winner, live, MODE, dtype)
     v, e = _sum_block(v, e, sums_v, sums_e, out_v, out_e, row, b, slots, blocks, LAST)
-    if LAST & (MODE == CONDITIONAL):
+    if LAST & (codes is not None):  # in CONDITIONAL
         held = tl.where(live, winner_code(v, e, dtype) + b, code(tl.full((), float("inf"), dtype)))
         tl.store(codes + row * slots + b, held, mask=b < slots)
 
