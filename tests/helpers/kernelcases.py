@@ -13,12 +13,14 @@ from gumtrace.kernels.cuda import spanning_tree_trace
 from gumtrace.kernels.geometry import (
     ArborescenceGeometry,
     SpanningTreeGeometry,
+    SparseSpanningTreeGeometry,
     SubsetGeometry,
     arborescence,
     binary_tree,
     matching,
     permutation,
     spanning_tree,
+    sparse_tree,
     subset,
 )
 
@@ -35,6 +37,14 @@ def needs_cuda(why):
 
 LARGE = needs_cuda("one of these sizes takes Triton's interpreter minutes; small ones run in it, in this file")
 RECORDED = needs_cuda("CUDA graphs are recorded by its driver, and Triton's interpreter has none")
+
+
+def sparse(nodes, extra, components=1):
+    """A path through all nodes, and more edges: loops and parallel ones among them."""
+    path = torch.stack([torch.arange(nodes - 1), torch.arange(1, nodes)])
+    path = torch.randperm(nodes, generator=seeded(nodes))[path]
+    more = torch.randint(nodes, (2, extra), generator=seeded(extra))
+    return sparse_tree(nodes, components, torch.cat([path, more], 1).int())
 
 
 GEOMETRIES = {
@@ -56,6 +66,12 @@ GEOMETRIES = {
     "arborescence-root": arborescence(6, 4),
     "arborescence-two": arborescence(2, 1),
     "arborescence-one": arborescence(1),
+    "sparse": sparse(9, 12),
+    "sparse-large": sparse(40, 30),
+    "sparse-two": sparse(2, 3),
+    "sparse-one": sparse(1, 2),
+    "sparse-forest": sparse(11, 6, 4),
+    "sparse-nothing": sparse(3, 1, 3),
     "binary": binary_tree(13),
     "binary-one": binary_tree(1),
     "binary-full": binary_tree(32),
@@ -100,6 +116,9 @@ def rates(geometry, kind, dtype, rows=BATCH):
                     grid[v - 1, v] = grid[v, v - 1] = True
                 grid[nodes:] = False
                 grid[:, nodes:] = False
+        elif isinstance(geometry, SparseSpanningTreeGeometry):
+            keep = torch.rand(x.shape, generator=seeded(1)) < 0.7
+            keep[:, : geometry.nodes - 1] = True
         elif isinstance(geometry, SubsetGeometry):
             spare = max(geometry.keys - geometry.k, 0)
             keep = torch.ones(x.shape, dtype=torch.bool)

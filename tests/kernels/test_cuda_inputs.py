@@ -15,6 +15,7 @@ from kernelcases import (
     permutation,
     same,
     spanning_tree,
+    sparse,
     subset,
 )
 
@@ -90,8 +91,6 @@ def results(ops, geometry, x, winners, links):
 @pytest.mark.slow
 def test_nonsense_in_a_trace_is_no_decision(geometry, wrong, ops):
     """It is ignored, and nothing is read or written where it points to."""
-    if ops is cuda and geometry is SPARSE:
-        pytest.skip("graphs given by their edges have no CUDA kernel: they are copied to the CPU, the other case here")
     device = DEVICE if ops is cuda else "cpu"
     x = torch.randn(2, geometry.keys, generator=seeded(1))
     winners, links, _ = on(device, *cpu.trace(geometry, x + torch.randn(x.shape, generator=seeded(2)), None))
@@ -110,6 +109,8 @@ def test_nonsense_in_a_trace_is_no_decision(geometry, wrong, ops):
         (spanning_tree(4), [1, 1, 1], []),
         (spanning_tree(4), [0, 5, 10], []),
         (spanning_tree(6, 3), [35, 35, 35], []),
+        (SPARSE, [1, 1], []),
+        (sparse(5, 4), [0, 0, 7, 1], []),
         (subset(6, 3), [2, 2, 2], []),
         (permutation(4), [0, 0, 3, 3], []),
         (matching(3, 4), [0, 1, 4], []),

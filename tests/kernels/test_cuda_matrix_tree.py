@@ -3,6 +3,7 @@
 What the kernel must fill, and its memory, is poisoned with nan.
 """
 
+import numpy as np
 import pytest
 import torch
 from common import seeded
@@ -35,6 +36,13 @@ def side_by_side(monkeypatch):
     """The interpreter takes as long for many items of one program as for one."""
     if not FULL:
         monkeypatch.setattr(matrix_tree, "LANES", 512)
+
+
+@pytest.fixture(autouse=True)
+def overflows():
+    """The interpreter warns of them, but float64 may overflow: then an item is computed again."""
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        yield
 
 
 @pytest.fixture
@@ -209,6 +217,59 @@ def test_programs_take_items_in_turns(divide, parts, monkeypatch):
     u, sizes = mixed(3)
     for count in (0, 2):
         check(u, sizes, count, 0, count > 0, atol=1e-11)
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Has small items computed in float64 first; what a launch leaves in `again` is in the list."""
+    left = []
+
+    def launch(*args):
+        real(*args)
+        left.append(args[5].tolist())
+
+    real = matrix_tree._launch
+    monkeypatch.setattr(matrix_tree, "PLAIN", 1)
+    monkeypatch.setattr(matrix_tree, "CELLS", 64)
+    monkeypatch.setattr(matrix_tree, "_launch", launch)
+    return left
+
+
+@pytest.mark.parametrize("root", [UNDIRECTED, 0, 3])
+@pytest.mark.slow
+def test_plain_numbers_where_they_are_enough(plain, root):
+    """Of the items of every sort, only the one that spans e^±500 is computed again."""
+    u, sizes = mixed(6)
+    for count in range(3):
+        check(u, sizes, count, root, count > 0, atol=1e-11)
+        assert plain.pop()[:4] == plain.pop()[:4] == [0, 0, 0, 0]
+    u = some_missing(uniform(3, 6, 6, span=1000.0))
+    check(u, torch.full((3,), 6, dtype=torch.int32), 1, root, True, atol=1e-11)
+    assert 1 in plain[0]
+
+
+def test_plain_numbers_miss_nothing(plain):
+    """Paths of weak links, products below the range, tangents that overflow."""
+    test_weak_links_are_not_lost()
+    test_log_weights_without_bound()
+    assert any(1 in again for again in plain)
+    plain.clear()
+    u = uniform(2, 5, 5, span=1.0)
+    sizes = torch.full((2,), 5, dtype=torch.int32)
+    tangents = (torch.stack([directions(u, 1)[0][0] * 1e300, directions(u, 1)[0][1]]), directions(u, 2)[1] * 1e10)
+    by_kernel(u, tangents, sizes, UNDIRECTED, True)
+    assert plain == [[1, 0], [1, 0]]
+
+
+@pytest.mark.parametrize("count", range(3))
+@pytest.mark.parametrize(("n", "root"), [(65, 7), (100, UNDIRECTED), (130, UNDIRECTED)])
+@pytest.mark.slow
+def test_more_than_64_nodes(n, root, count, monkeypatch):
+    """One item in plain numbers; in the interpreter with large tiles, for few steps."""
+    if not FULL:
+        monkeypatch.setattr(matrix_tree, "CELLS", 2**14)
+    u = torch.randn(1, n, n, generator=seeded(n), dtype=torch.float64)
+    check(u, torch.tensor([n], dtype=torch.int32), count, root, count > 0, atol=1e-11)
 
 
 def test_few_items_are_divided(monkeypatch):

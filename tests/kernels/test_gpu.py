@@ -164,8 +164,8 @@ def test_cuda_graph(name):
 
 
 def test_items_without_a_kernel_are_refused_inside_a_cuda_graph():
-    edges = torch.tensor([[0, 1, 2], [1, 2, 0]], device="cuda")
-    dist = gt.SpanningTree.from_edges(torch.zeros(3, device="cuda"), edges, 3, validate_args=False)
+    edges = [torch.tensor([[0, 1, 2], [1, 2, 0]], device="cuda")]  # a batch of one graph
+    dist = gt.SpanningTree.from_edges([torch.zeros(3, device="cuda")], edges, [3], validate_args=False)
     dist.sample_trace()
     with pytest.raises(RuntimeError, match="a CUDA graph cannot record"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         dist.sample_trace()

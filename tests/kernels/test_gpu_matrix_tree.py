@@ -39,7 +39,7 @@ def test_derivatives(make):
 
 
 @every_structure
-@pytest.mark.parametrize("n", [10, 50, 64, 100, 128, 130])
+@pytest.mark.parametrize("n", [10, 50, 64, 100, 128, 130, 200])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equals_the_cpu(make, n, dtype, monkeypatch):
     if matrix_tree.serves(n):

@@ -187,7 +187,6 @@ class SpanningTree(Chain):
 
 class SparseTree(SpanningTree):
     tractable = False
-    has_cuda_kernel = False
 
     def draw(self, rng, sizes):
         nodes = int(rng.integers(0, 9)) if rng.random() < sizes.small else int(rng.choice([16, 17, 33, 64, 100]))

@@ -78,7 +78,7 @@ class SparseSpanningTreeGeometry(NamedTuple):
     link_slots: int
     nodes: int
     components: int
-    edges: Any  # (2, E) int32 on the CPU
+    edges: Any  # (2, E) int32, on the device of the logits
     code = 4
     module = "sparse_tree"
 

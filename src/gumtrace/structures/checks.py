@@ -80,8 +80,10 @@ def same_layout(name: str, ours: Layout, trace: Trace, may_sync: bool) -> None:
     (a, edges), (b, other_edges) = flatten_geometry(ours.geometry), flatten_geometry(theirs.geometry)
     if ours.algorithms:  # the kind and the keys: a user's recursion has no fixed number of decisions
         a, b = a[:2], b[:2]
-    other_graph = edges is not None and other_edges is not None and may_sync and not torch.equal(edges, other_edges)
-    if a != b or other_graph:
+    other_graph = a != b
+    if edges is not None and other_edges is not None and edges is not other_edges and may_sync:
+        other_graph |= not torch.equal(edges, other_edges.to(edges.device))
+    if other_graph:
         raise ValueError(f"{name}: the trace belongs to another structure, size or graph")
     names = [type(algorithm).__name__ for algorithm in theirs.algorithms]
     if list(map(type, ours.algorithms)) != list(map(type, theirs.algorithms)):

@@ -53,6 +53,7 @@ class SparseSpanningTree(SpanningTree):
         self._nodes = checks.integer("SparseSpanningTree", "num_nodes", num_nodes)
         self._edges = checked_edges("SparseSpanningTree", edge_index, self._nodes)
         checks.logits("SparseSpanningTree", logits, 1)
+        self._edges = self._edges.to(logits.device)
         if logits.shape[-1] != edge_index.shape[1]:
             raise ValueError(f"SparseSpanningTree: logits {tuple(logits.shape)} do not fit {edge_index.shape[1]} edges")
         Structure.__init__(self, logits, 1, mask, lengths, validate_args)
@@ -78,7 +79,9 @@ class SparseSpanningTree(SpanningTree):
         return ends[:, winners].movedim(0, -2)
 
     def _trace_layout(self, key_shape):
-        sizes = geometry.sparse_tree(self._nodes, self.components, self._edges.to("cpu", torch.int32).contiguous())
+        sizes = geometry.sparse_tree(
+            self._nodes, self.components, self._edges.to(self.logits.device, torch.int32).contiguous()
+        )
         return Layout(type(self), sizes, key_shape, self.logits.dtype, indicator), self._lengths
 
     @property

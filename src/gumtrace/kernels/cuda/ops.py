@@ -1,7 +1,7 @@
 """The Triton kernels as functions of tensors, under the names of the CPU kernels (where shapes are documented).
 
-What no kernel here serves is copied to the CPU and back: graphs given by their edges, forests with links, a user's
-recursion, and items beyond a kernel's range."""
+What no kernel here serves is copied to the CPU and back: batches of graphs given by their edges, forests with links, a
+user's recursion, and items beyond a kernel's range."""
 
 from types import ModuleType
 
@@ -18,6 +18,7 @@ from gumtrace.kernels.cuda import (
     matrix_tree,
     sampling,
     spanning_tree,
+    sparse_tree,
     subset,
 )
 from gumtrace.kernels.cuda.inclusion import subset_pairs as subset_pairs  # of the functions here
@@ -39,6 +40,7 @@ from gumtrace.kernels.geometry import (
     MatchingGeometry,
     PermutationGeometry,
     SpanningTreeGeometry,
+    SparseSpanningTreeGeometry,
     SubsetGeometry,
 )
 
@@ -47,6 +49,7 @@ STRUCTURES: dict[type, ModuleType] = {
     MatchingGeometry: matching,
     BinaryTreeGeometry: binary_tree,
     SpanningTreeGeometry: spanning_tree,
+    SparseSpanningTreeGeometry: sparse_tree,
     SubsetGeometry: subset,
     PermutationGeometry: subset,
 }
@@ -55,6 +58,7 @@ RANGES = {  # for `gumtrace.backends()`
     "Subset and Permutation": f"to {subset.LONGEST} keys (torch sorts permutations of more than {IN_REGISTERS})",
     "Matching": f"to {matching.WIDEST} columns and {matching.MOST_ROWS} rows",
     "SpanningTree": f"to {spanning_tree.MOST_NODES} nodes",
+    "SpanningTree.from_edges": f"one graph, to {sparse_tree.MOST_DECISIONS} nodes",
     "Arborescence": f"to {arborescence.LARGEST} nodes",
     "BinaryTree": f"to {binary_tree.LARGEST} tokens",
 }

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gumtrace.kernels.cuda.formula import EXACT
 from gumtrace.kernels.cuda.noise import noisy
-from gumtrace.kernels.geometry import ArborescenceGeometry, Geometry, SpanningTreeGeometry
+from gumtrace.kernels.geometry import ArborescenceGeometry, Geometry, SpanningTreeGeometry, SparseSpanningTreeGeometry
 
 ALL, UPPER, ROOTED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # keys that race: i < j, or i != j and j no root
 
@@ -32,16 +32,25 @@ def perturb(geometry: Geometry, logits: Tensor, seed: Tensor, out: Tensor, first
     where = (logits, len(logits), seed, out, first, geometry.keys, blocks, n, root)
     grid = (len(out) * blocks,)  # in one axis: the others end at 65,535
     _perturb[grid](*where, RACING=which, BLOCK=block, num_warps=max(1, min(4, block // 128)), **EXACT)
+    if isinstance(geometry, SparseSpanningTreeGeometry):
+        out.masked_fill_(~_no_loop(geometry, out.device), -torch.inf)
 
 
 def racing(geometry: Geometry, device: torch.device) -> Tensor | None:
     """(keys,) bool: which keys the structure lets race; None for all."""
+    if isinstance(geometry, SparseSpanningTreeGeometry):
+        return _no_loop(geometry, device)
     which, n, root = _racing(geometry)
     if which == ALL.value or geometry.keys == 0:
         return None
     u = torch.arange(n, device=device)[:, None]
     v = u.mT
     return (u < v if which == UPPER.value else (u != v) & (v != root)).flatten()
+
+
+def _no_loop(geometry: SparseSpanningTreeGeometry, device: torch.device) -> Tensor:
+    ends = geometry.edges.to(device)
+    return ends[0] != ends[1]
 
 
 def _racing(geometry: Geometry) -> tuple[int, int, int]:

@@ -1,0 +1,109 @@
+"""Trees of one large graph on real hardware: the decisions and gradients of the CPU, and nothing that waits."""
+
+import warnings
+
+import pytest
+import torch
+from common import seeded
+from kernelcases import FULL
+
+import gumtrace as gt
+from gumtrace.kernels.cuda import sparse_tree
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not FULL, reason="needs a CUDA device; the kernels run in the interpreter, in test_cuda_sparse_tree.py"
+    ),
+]
+
+
+def graph(nodes, edges):
+    """A path through all nodes in some order, and other edges."""
+    order = torch.randperm(nodes, generator=seeded(1))
+    more = torch.randint(nodes, (2, edges - nodes + 1), generator=seeded(2))
+    return torch.cat([torch.stack([order[1:], order[:-1]]), more], 1)
+
+
+SIZES = [(2, 3, 1), (1000, 5000, 1), (1025, 4000, 30), (30_000, 300_000, 1), (200_000, 1_000_000, 1000)]
+
+
+@pytest.mark.parametrize(("nodes", "edges", "components"), SIZES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equals_the_cpu(nodes, edges, components, dtype):
+    ends = graph(nodes, edges)
+    x = torch.randn(edges, generator=seeded(3), dtype=dtype)
+    noise = (x + torch.randn(2, edges, generator=seeded(4), dtype=dtype)).mul(64).round().div(64)  # with ties
+    found = []
+    for device in ("cpu", "cuda"):
+        leaf = x.to(device).requires_grad_()
+        d = gt.SpanningTree.from_edges(leaf, ends.to(device), nodes, components)
+        trace = d.trace(noise.to(device))
+        log_prob = d.trace_log_prob(trace)
+        (grad,) = torch.autograd.grad(log_prob.sum(), leaf)
+        found.append([trace.winners.cpu(), trace.value.cpu(), log_prob.detach().cpu(), grad.cpu()])
+    (winners, value, log_prob, grad), ours = found[0], found[1]
+    assert torch.equal(ours[0], winners)
+    assert torch.equal(ours[1], value)
+    near = 1e-5 if dtype == torch.float32 else 1e-11
+    torch.testing.assert_close(ours[2], log_prob, rtol=near, atol=near)
+    torch.testing.assert_close(ours[3], grad, rtol=100 * near, atol=10 * near)
+
+
+@pytest.mark.parametrize(("nodes", "edges", "components"), SIZES)
+def test_conditional_gives_the_trace_back(nodes, edges, components):
+    x = 3 * torch.randn(edges, generator=seeded(3)).cuda()
+    d = gt.SpanningTree.from_edges(x.requires_grad_(), graph(nodes, edges).cuda(), nodes, components)
+    trace = d.sample_trace((3,))
+    g = d.conditional(trace)
+    assert d.trace(g.detach()).equals(trace).all()
+    (grad,) = torch.autograd.grad(g.sum(), x)
+    assert grad.isfinite().all()
+
+
+def test_chunks_of_a_batch(monkeypatch):
+    """The same items, and the same noise, however many go by at once."""
+    d = gt.SpanningTree.from_edges(torch.zeros(5000, device="cuda"), graph(1000, 5000).cuda(), 1000)
+    found = []
+    for chunk in (sparse_tree.CHUNK, 12_000):
+        monkeypatch.setattr(sparse_tree, "CHUNK", chunk)
+        torch.cuda.manual_seed(5)
+        trace = d.sample_trace((9,))
+        found.append((trace.winners, d.trace_log_prob(trace), d.conditional(trace)))
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)
+
+
+def step(d, leaf):
+    leaf.grad = None
+    trace = d.sample_trace()
+    (d.trace_log_prob(trace) + d.conditional(trace).logsumexp(-1)).backward()
+
+
+def test_a_step_does_not_wait():
+    leaf = torch.randn(5000, device="cuda", requires_grad=True)
+    d = gt.SpanningTree.from_edges(leaf, graph(1000, 5000).cuda(), 1000, validate_args=False)
+    step(d, leaf)  # compiles
+    torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # says that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        step(d, leaf)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert leaf.grad.isfinite().all()
+
+
+def test_ten_million_edges():
+    """Of a million nodes: the tree is one, its log-probability finite, and gradients of a log-probability sum to 0."""
+    nodes, edges = 10**6, 10**7
+    x = torch.randn(edges, generator=seeded(1)).cuda().requires_grad_()
+    d = gt.SpanningTree.from_edges(x, graph(nodes, edges).cuda(), nodes, validate_args=False)
+    trace = d.sample_trace()
+    assert trace.winners.unique().numel() == nodes - 1
+    log_prob = d.trace_log_prob(trace)
+    (grad,) = torch.autograd.grad(log_prob, x)
+    assert log_prob.isfinite()
+    assert grad.double().sum().abs() < 1e-5 * nodes
+    assert d.trace(d.conditional(trace)).equals(trace)
