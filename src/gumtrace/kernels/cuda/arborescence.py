@@ -29,6 +29,7 @@ from gumtrace.kernels.cuda.formula import (
     store_idle,
     winner_code,
 )
+from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.cuda.noise import MINIMA, log_exponential
 from gumtrace.kernels.cuda.order import code
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add, total
@@ -37,6 +38,7 @@ from gumtrace.kernels.geometry import DEVICE_ATTEMPTS
 LARGEST = 512  # most nodes
 
 
+@quick
 @triton.jit(do_not_specialize=["rows", "stream", "items", "n", "slots", "root"])
 def _up(
     winners,
@@ -122,6 +124,7 @@ def _from_cycles(sums, scales, n, cycles, cycle, source, mask):
     return tl.load(sums + place, mask=some, other=0.0), tl.load(scales + place, mask=some, other=NOTHING)
 
 
+@quick
 @triton.jit(do_not_specialize=["rows", "stream", "items", "n", "slots", "root"])
 def _down(
     winners,
@@ -211,6 +214,7 @@ def _down(
             tl.debug_barrier()  # before the next item takes the same memory
 
 
+@quick
 @triton.jit(do_not_specialize=["stream", "slots"])
 def _recheck(
     winners,

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from gumtrace.kernels.cuda.formula import EXACT
+from gumtrace.kernels.cuda.launch import power_of_2, quick
 from gumtrace.kernels.cuda.noise import noisy, row_of
 from gumtrace.kernels.cuda.order import code, decode, least
 
@@ -206,6 +207,7 @@ def wanted(only, item):
     return marked
 
 
+@quick
 @triton.jit(do_not_specialize=["rows", "size_rows", "items", "n", "slots", "root"])
 def _trace(
     source,
@@ -262,7 +264,7 @@ def _resident(device):
 
 def layout(n, items, device):
     """Tile, warps and programs for items of n nodes."""
-    tile = max(32, triton.next_power_of_2(n))
+    tile = max(32, power_of_2(n))
     # Two nodes a lane. With four, an H200 gave wrong traces under Triton 3.6 (ptxas 12.8.93), though the PTX is right.
     warps = max(1, tile // 64)
     return tile, warps, min(items, _resident(device) // warps)

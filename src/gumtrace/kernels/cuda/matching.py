@@ -27,6 +27,7 @@ from gumtrace.kernels.cuda.formula import (
     known,
     winner_code,
 )
+from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.cuda.noise import noisy, row_of
 from gumtrace.kernels.cuda.order import before, code, least, smaller
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add, scaled
@@ -63,6 +64,7 @@ def _put(all_rows, block, some_rows):
     return tl.where(here, some_rows[None, :], all_rows)
 
 
+@quick
 @triton.jit
 def _trace(
     source,
@@ -134,6 +136,7 @@ def _steps(winners, steps, n, m, never, N: tl.constexpr, COLS: tl.constexpr):
     return winner, tl.load(steps + n + col, mask=col < m, other=0)
 
 
+@quick
 @triton.jit
 def _up(
     winners,
@@ -183,6 +186,7 @@ def _up(
         tl.store(log_prob + item, part.to(dtype))
 
 
+@quick
 @triton.jit
 def _down(
     winners,

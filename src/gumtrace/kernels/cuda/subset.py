@@ -22,6 +22,7 @@ from gumtrace.kernels.cuda.formula import (
     store_idle,
     winner_code,
 )
+from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.cuda.noise import row_of
 from gumtrace.kernels.cuda.order import code, smaller
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add, at, total
@@ -116,6 +117,7 @@ def _sum_chosen(
     return log_probs, met
 
 
+@quick
 @triton.jit
 def _up(
     winners,
@@ -193,6 +195,7 @@ def _hand_to_chosen(
     return v_all, e_all, lowest - count, met
 
 
+@quick
 @triton.jit
 def _down(
     winners,
