@@ -2,6 +2,7 @@
 
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,7 +21,7 @@ LOGITS, CPU_LOGITS = 1 << 24, 1 << 19  # of a batch of the series, and the most 
 CHECKED = 2  # items
 SECONDS, MOST_CALLS = 0.5, 15  # of wall time for a step; slow ones get three calls, the slowest one
 SLOW = 3.0  # seconds
-RELAXED_NODES = 500  # the most of a tree whose relaxation is timed too: that takes O(n^3)
+RELAXED_NODES = 128  # the most of a tree whose relaxation is timed too: that takes O(n^3)
 TOLERANCE = 1e-3  # of log-probabilities, relative, and of their gradients: float32 beside float64
 
 
@@ -157,7 +158,9 @@ def _synchronises(call: Callable[[], object]) -> bool:
     """Whether it waits for the device. A capture that fails would leave torch's generator unusable, so it is not
     tried."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # says that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
     try:
         call()
     except RuntimeError:
