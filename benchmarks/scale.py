@@ -96,7 +96,10 @@ def _memory(record: dict) -> str:
 
 
 def _time(record: dict | None) -> str:
-    return "" if record is None else _short(_ms(record)) + "\\*" * (record["graph_ms"] is None)
+    if record is None:
+        return ""
+    star = record["graph_ms"] is None and record["device_ms"] is not None
+    return _short(_ms(record)) + "\\*" * star
 
 
 def _short(ms: float | None) -> str:

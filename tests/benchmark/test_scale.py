@@ -39,6 +39,7 @@ RECORDED = {
         asdict(record()),
         asdict(record(step="torch", graph_ms=1.5)),
         asdict(record(size={"d": 100_000, "k": 9}, batch=10, peak_bytes=4_000_000)),
+        asdict(record(structure="Matching", size={"n": 100}, batch=100, device="cpu", graph_ms=None)),
         asdict(record(structure="Arborescence", size={"n": 100}, batch=100, graph_ms=None, device_ms=1234.0)),
     ],
 }
@@ -130,7 +131,8 @@ def test_table():
     assert "A card, torch 2.11.0, 2026-11-17" in lines[0]
     assert lines[4] == "| Subset d=1,000 k=9 | 1,000 | 0.0040 | 1.5 | 0.50 |  | 2.0 |"
     assert lines[5] == "| Subset d=100,000 k=9 | 10 | 0.0040 |  | 0.50 |  | 0.0 |"
-    assert lines[6] == "| Arborescence n=100 | 100 | 0.0040 |  | 1,234\\* |  | 2.0 |"
+    assert lines[6] == "| Matching n=100 | 100 | 0.0040 |  | 5.0 |  | 2.0 |"
+    assert lines[7] == "| Arborescence n=100 | 100 | 0.0040 |  | 1,234\\* |  | 2.0 |"
 
 
 def test_figure():
