@@ -107,9 +107,10 @@ def run_scale(
         instance = prepare(case, device=device, dtype=dtype)
         every, logits = steps(instance), instance.logits
         shown = {T_STEP: every[T_STEP]}
-        if case.structure in ("SpanningTree", "Arborescence") and case.size["n"] <= RELAXED_NODES:
+        tree = "matrix-tree" in instance.make(logits).relaxations
+        if tree and case.size.get("n", 0) <= RELAXED_NODES:
             shown[RELAXED] = every[RELAXED]
-        if case.structure in ("Subset", "Permutation"):
+        if "d" in case.size:  # a row of keys, of which the first are wanted
             shown[BASELINE] = _baseline(instance)
         common = {
             "structure": case.structure,
