@@ -14,6 +14,7 @@ class Kernel:
     """As `triton.jit` makes one: a launch compiles and returns what it compiled."""
 
     arg_names = ("source", "sizes", "n", "MODE", "WIDTH")
+    params = tuple(SimpleNamespace(is_constexpr=name.isupper()) for name in arg_names)
 
     def __init__(self):
         self.asked, self.launched = [], []
@@ -83,6 +84,12 @@ def test_other_kinds_are_compiled(args, constants):
     launched[(5,)](X, None, 17, **CONSTANTS)
     assert len(kernel.asked) == 2
     assert [number for number, *_ in kernel.launched] == [2, 1]
+
+
+@pytest.mark.usefixtures("device")
+def test_constants_have_names():
+    with pytest.raises(TypeError, match="passed by name"):
+        Quick(Kernel())[(5,)](X, None, 17, 3, WIDTH=64)
 
 
 def test_devices_have_kernels_of_their_own(device):

@@ -54,6 +54,8 @@ class Quick:
             x, y, z = (*grid, 1, 1)[:3]
             kernel[x, y, z](*values, *constants, stream=active.get_current_stream(device))
             return
+        if any(parameter.is_constexpr for parameter in self.kernel.params[: len(args)]):
+            raise TypeError("constants of a kernel are passed by name: kinds say nothing of their values")
         kernel = self.kernel[grid](*args, **options)
         if kernel is not None:
             names = self.kernel.arg_names[len(args) :]
