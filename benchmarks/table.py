@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import clustering
+import scale
 import sharded
 import sorting
 from variance import described, rows_of
@@ -297,6 +298,7 @@ TABLES = {
     "ranking-noise": lambda: ranking_noise(_load("ranking.json")),
     "ranking-cost": lambda: ranking_cost(_load("ranking.json")),
     "sorting": lambda: sorting.table(_load("sorting.json")),
+    "scale": lambda: scale.table(_load(scale.FILE)) if (RESULTS / scale.FILE).exists() else "",
 }
 
 

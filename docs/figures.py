@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import scale  # benchmarks/scale.py
 import torch
 import training_tables  # experiments/benchmarks/training_tables.py
 from clustering import means  # benchmarks/clustering.py
@@ -49,6 +50,8 @@ def draw(out: Path) -> None:
         _save(training(), out / "training.svg")
         _save(clusterings(), out / "clustering.svg")
         _save(temperature(), out / "temperature.svg")
+        if (recorded := RESULTS / scale.FILE).exists():
+            _save(scale.draw(json.loads(recorded.read_text(encoding="utf-8"))), out / "scale.svg")
         plotting.optimisation(whole_runs(), out / "toy.svg")
 
 

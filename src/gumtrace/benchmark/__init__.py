@@ -13,11 +13,14 @@ from gumtrace.benchmark.cases import CASES, STRUCTURES, Case, Instance, prepare
 from gumtrace.benchmark.gate import CheckFailed, check_case
 from gumtrace.benchmark.memory import peak_bytes
 from gumtrace.benchmark.records import Record, load, machine, save
+from gumtrace.benchmark.scale import BASELINE, SCALE, check_scale, run_scale
 from gumtrace.benchmark.timing import RELAXED, STEPS, run_case
 
 __all__ = [
+    "BASELINE",
     "CASES",
     "RELAXED",
+    "SCALE",
     "STEPS",
     "STRUCTURES",
     "Case",
@@ -25,10 +28,12 @@ __all__ = [
     "Instance",
     "Record",
     "check_case",
+    "check_scale",
     "load",
     "machine",
     "peak_bytes",
     "prepare",
     "run_case",
+    "run_scale",
     "save",
 ]

@@ -2,8 +2,9 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,6 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="any torch device: cpu, cuda, cuda:1, mps (default: cpu)")
     parser.add_argument(
         "--quick", action="store_true", help="one size of each structure and fewer repeats: about a minute"
+    )
+    parser.add_argument(
+        "--scale",
+        action="store_true",
+        help="large items instead, with batches of their own, beside torch's noise and sort",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the records to this file")
     names = ", ".join(benchmark.STRUCTURES)
@@ -43,23 +49,29 @@ def run(args: argparse.Namespace) -> int:
         return 2
     if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-    cases = [case for case in benchmark.CASES if _wanted(case, args)]
+    cases = [case for case in (benchmark.SCALE if args.scale else benchmark.CASES) if _wanted(case, args)]
     on_cuda = torch.device(args.device).type == "cuda"
-    settings = {"batch": args.batch or (CUDA_BATCH if on_cuda else BATCH), "device": args.device, "dtype": dtype}
+    settings: dict[str, Any] = {"device": args.device, "dtype": dtype}
+    repeat: dict[str, Any] = {"calls": args.repeat} if args.repeat else {}
+    check: Callable[..., None] = benchmark.check_scale
+    time: Callable[..., list[Record]] = benchmark.run_scale
+    if not args.scale:
+        check, time = benchmark.check_case, benchmark.run_case
+        settings["batch"] = args.batch or (CUDA_BATCH if on_cuda else BATCH)
+        repeat = {"repeat": args.repeat or (QUICK_REPEAT if args.quick else REPEAT), "checked": True}
     try:
         for case in _progress(cases, "checking"):
-            benchmark.check_case(case, **settings)
+            check(case, **settings)
     except CheckFailed as failure:
         print(f"gumtrace bench: nothing was timed, since a check failed: {failure}", file=sys.stderr)
         return 1
     records: list[Record] = []
     machine = benchmark.machine(args.device)
-    repeat = args.repeat or (QUICK_REPEAT if args.quick else REPEAT)
     for case in _progress(cases, "timing"):
-        records += benchmark.run_case(case, **settings, repeat=repeat, checked=True)
+        records += time(case, **settings, **repeat)
         if args.json is not None:
             benchmark.save(args.json, records, machine)  # after each case, so that a run cut short is not lost
-    _print_table(records, machine)
+    _print_table(records, machine, args.scale)
     if args.json is not None:
         print(f"{len(records)} records in {args.json}", file=sys.stderr)
     return 0
@@ -67,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _wanted(case: Case, args: argparse.Namespace) -> bool:
     asked = (case.quick or not args.quick) and (args.structures is None or case.structure in args.structures)
-    return asked and has_kernel(case, args.device)
+    return asked and (args.scale or has_kernel(case, args.device))
 
 
 def _structures(text: str) -> list[str]:
@@ -96,15 +108,23 @@ def _progress(cases: list[Case], what: str) -> Iterator[Case]:
             bar.update()
 
 
-def _print_table(records: list[Record], machine: dict) -> None:
+def _print_table(records: list[Record], machine: dict, scale: bool = False) -> None:
     cuda = any(torch.device(record.device).type == "cuda" for record in records)
-    head, rows = _cuda_table(records, machine["bytes_per_second"]) if cuda else _table(records)
+    if scale:
+        head, rows = _scale_table(records)
+    else:
+        head, rows = _cuda_table(records, machine["bytes_per_second"]) if cuda else _table(records)
     title = f"{machine['device']}, {machine['threads']} threads, {machine['cpu']}, torch {machine['torch']}"
     note = (
         "ms for the whole batch, medians; ratio: sst_step over trace_reinforce; "
         "copies: t_step in copies of the logits; peak: MB a t_step takes on top"
     )
-    if cuda:
+    if scale:
+        note = (
+            "ms for the whole batch, on CUDA of the device: a graph's replay, or * events around the eager step; "
+            "torch: exponential_, log and topk or sort; peak: memory of a t_step beyond logits and gradient, in logits"
+        )
+    elif cuda:
         note = (
             "ms of device time for the whole batch, eager calls, blank where the host cannot get ahead of the device; "
             "graph: t_step as a CUDA graph; host: t_step with all that Python takes; share: of the card's bandwidth, "
@@ -173,6 +193,26 @@ def _cuda_table(records: list[Record], bandwidth: float | None) -> tuple[list[st
         name = Case(update.structure, update.size).name
         rows.append([name, str(update.batch), _ms(update.copy_ms), *times, *last, peak])
     return head, rows
+
+
+def _scale_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    head = ["case", "batch", "copy", benchmark.BASELINE, "t_step", benchmark.RELAXED, "peak"]
+    rows = []
+    for by_step in _by_case(records):
+        update = by_step["t_step"]
+        times = [_scale_ms(by_step.get(step)) for step in head[3:6]]
+        peak = "" if update.peak_bytes is None else f"{max(update.peak_bytes / update.logits_bytes - 1, 0):.2f}"
+        name = Case(update.structure, update.size).name
+        rows.append([name, str(update.batch), _ms(update.copy_ms), *times, peak])
+    return head, rows
+
+
+def _scale_ms(record: Record | None) -> str:
+    if record is None:
+        return ""
+    if record.graph_ms is None and record.device_ms is not None:
+        return f"{_ms(record.device_ms)}*"
+    return _ms(record.graph_ms or record.ms)
 
 
 def _share(update: Record, bandwidth: float | None) -> str:

@@ -18,6 +18,8 @@ NO_TANGENTS = (
     "backward, torch.func.grad, vjp, jacrev, and jacrev(jacrev(f)) for a Hessian"
 )
 
+_PLAIN = frozenset({Tensor, torch.nn.Parameter})
+
 
 class Operator:
     """One kernel for every device.
@@ -52,7 +54,7 @@ class Operator:
         self.derivative = setup_context, backward
 
     def run(self, device_type: str, numbers, edges, *args):
-        args = [x.contiguous() if torch.is_tensor(x) else x for x in args]
+        args = [x.contiguous() if isinstance(x, Tensor) else x for x in args]
         kernel = getattr(backend(device_type), self.name)
         geometry = unflatten_geometry(numbers, edges)
         device = args[0].device
@@ -62,7 +64,7 @@ class Operator:
         return kernel(geometry, *args)
 
     def __call__(self, geometry, edges, *args):
-        tensors = [x for x in args if torch.is_tensor(x)]
+        tensors = [x for x in args if isinstance(x, Tensor)]
         if _traced(tensors):
             if forward_ad._current_level >= 0:
                 raise NotImplementedError(NO_TANGENTS)
@@ -71,16 +73,17 @@ class Operator:
             return _Transformable.apply(self, geometry, edges, *args)
         if forward_ad._current_level >= 0:
             _refuse_tangents(tensors)
-        if self.derivative and torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-            return _Differentiable.apply(self, geometry, edges, *args)
-        return self.run(_device_type(tensors), geometry, edges, *args)
+        if self.derivative is not None and torch.is_grad_enabled():
+            for x in tensors:
+                if x.requires_grad:
+                    return _Differentiable.apply(self, geometry, edges, *args)
+        return self.run(tensors[0].device.type, geometry, edges, *args)
 
 
 class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx, operator: Operator, geometry, edges, *args):
-        tensors = [x for x in args if torch.is_tensor(x)]
-        results = operator.run(_device_type(tensors), geometry, edges, *args)
+        results = operator.run(args[0].device.type, geometry, edges, *args)
         _keep(ctx, (operator, geometry, edges, *args), results)
         return results
 
@@ -139,8 +142,4 @@ def is_traced(tensors: list[Tensor]) -> bool:
 
 
 def _traced(tensors: list[Tensor]) -> bool:
-    return torch.compiler.is_compiling() or any(type(x) not in (Tensor, torch.nn.Parameter) for x in tensors)
-
-
-def _device_type(tensors: list[Tensor]) -> str:
-    return tensors[0].device.type
+    return torch.compiler.is_compiling() or not _PLAIN.issuperset(map(type, tensors))

@@ -102,6 +102,8 @@ class Structure(WithoutReplacement):
         return new
 
     def _rows(self) -> Tensor:
+        if self._x.dim() == 2 and self._key_dim == 1:
+            return self._x  # a view of the same shape would be one more node for autograd, here and below
         return self._x.reshape(self.batch_shape.numel(), self._geometry.keys)
 
     def _row_sizes(self) -> Tensor | None:
@@ -193,8 +195,9 @@ class Structure(WithoutReplacement):
     def _finish(self, shape: torch.Size, winners: Tensor, links: Tensor, status: Tensor) -> Trace:
         if self._may_sync and status.any():
             self._raise_for_status(status)
-        geometry = self._layout.geometry
-        winners, links = winners.reshape(*shape, geometry.winner_slots), links.reshape(*shape, geometry.link_slots)
+        if len(shape) != 1:
+            geometry = self._layout.geometry
+            winners, links = winners.reshape(*shape, geometry.winner_slots), links.reshape(*shape, geometry.link_slots)
         return Trace(self._layout, winners, links, self._owner)
 
     # Log-probabilities -----------------------------------------------------------------------------
@@ -202,7 +205,8 @@ class Structure(WithoutReplacement):
     def trace_log_prob(self, trace: Trace) -> Tensor:
         """log P(T), sample + batch."""
         self._check_trace(trace)
-        return formula.trace_log_prob(self._rows(), trace).reshape(trace.shape)
+        log_prob, shape = formula.trace_log_prob(self._rows(), trace), trace.shape
+        return log_prob if len(shape) == 1 else log_prob.reshape(shape)
 
     def decision_log_totals(self, trace: Trace) -> Tensor:
         """log Λ of every decision, sample + batch + decisions; 0 where there was none."""

@@ -127,6 +127,8 @@ class Trace:
 
     def rows(self) -> tuple[Tensor, Tensor]:
         """Choices and links with sample + batch flattened, as kernels take them."""
+        if self.links.dim() == 2:
+            return self.choices, self.links
         items = self.shape.numel()
         return self.choices.reshape(items, self.choices.shape[-1]), self.links.reshape(items, self.links.shape[-1])
 

@@ -36,12 +36,14 @@ from gumtrace.kernels.cuda.formula import (
     key_term,
     known,
 )
+from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add, total
 from gumtrace.kernels.geometry import DEVICE_ATTEMPTS
 
 LARGEST = 2048  # most nodes: a program has a lane for every two, and at most 1024 lanes
 
 
+@quick
 @triton.jit(do_not_specialize=["rows", "stream", "items", "n", "slots", "root"])
 def _up(
     winners,
@@ -124,6 +126,7 @@ def _up(
             tl.store(log_prob + item, log_probs.to(dtype))
 
 
+@quick
 @triton.jit(do_not_specialize=["rows", "stream", "items", "n", "slots", "root"])
 def _down(
     winners,

@@ -5,6 +5,7 @@ import triton.language as tl
 
 from gumtrace.kernels.cuda.arborescence_trace import layout
 from gumtrace.kernels.cuda.formula import EXACT, known
+from gumtrace.kernels.cuda.launch import quick
 
 
 @triton.jit
@@ -15,6 +16,7 @@ def around(links, slot, mask, slots):
     return tl.where((link > slot) & (link < slots), link, -1)
 
 
+@quick
 @triton.jit(do_not_specialize=["n", "slots"])
 def _heads(winners, links, head, n, slots, N: tl.constexpr):
     """From the outside in: the edge that enters a cycle replaces the winner of the member it enters."""

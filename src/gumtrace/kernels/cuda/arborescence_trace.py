@@ -15,6 +15,7 @@ import triton.language as tl
 
 from gumtrace.kernels.cuda.arborescence_turn import is_large, turn, wanted
 from gumtrace.kernels.cuda.formula import EXACT
+from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.cuda.noise import noisy, row_of
 from gumtrace.kernels.cuda.order import code, decode, least
 
@@ -205,6 +206,7 @@ def _grow(turned, weights, targets, winners, links, n, nodes, root, middle, wide
     return stuck
 
 
+@quick
 @triton.jit(do_not_specialize=["rows", "size_rows", "tiles", "items", "n", "slots", "root"])
 def _trace(
     source,

@@ -20,6 +20,7 @@ from gumtrace.kernels.cuda.formula import (
     store_idle,
     winner_code,
 )
+from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.cuda.noise import noisy
 from gumtrace.kernels.cuda.order import code, least
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add, scaled
@@ -48,6 +49,7 @@ def _lowest(bits):
     return bits & -bits
 
 
+@quick
 @triton.jit
 def _trace(source, rows, seed, links, status, n, LOG: tl.constexpr):
     item = tl.program_id(0).to(tl.int64)
@@ -147,6 +149,7 @@ def _wide_block_sums(v_block, e_block, token, left, right, by_left, by_right, LO
     return _add_from(v, e, v_block, e_block, token * 0, (by_right >> LOG) == 1, True)
 
 
+@quick
 @triton.jit
 def _up(links, beta, rows, h, alpha, out, log_prob, z, seed, stream, n, MODE: tl.constexpr, LOG: tl.constexpr):
     item = tl.program_id(0).to(tl.int64)
@@ -196,6 +199,7 @@ def _hold_below(c, parent, LOG: tl.constexpr):
     return c
 
 
+@quick
 @triton.jit
 def _down(
     links,

@@ -6,12 +6,14 @@ import triton.language as tl
 from torch import Tensor
 
 from gumtrace.kernels.cuda.formula import EXACT
+from gumtrace.kernels.cuda.launch import power_of_2, quick
 from gumtrace.kernels.geometry import Geometry, SpanningTreeGeometry
 
 BLOCK = 1024  # keys or winners that go by at once
 CHUNK = 1 << 16  # most keys of a program; it looks at all winners of its item
 
 
+@quick
 @triton.jit
 def _indicator(
     winners,
@@ -50,7 +52,7 @@ def indicator(geometry: Geometry, winners: Tensor, dtype: torch.dtype) -> Tensor
     if out.numel() == 0:
         return out
     chunks = triton.cdiv(keys, CHUNK)
-    width, steps = (min(BLOCK, max(16, triton.next_power_of_2(size))) for size in (keys, slots))
+    width, steps = (min(BLOCK, max(16, power_of_2(size))) for size in (keys, slots))
     numbers = out.view(torch.int8) if dtype == torch.bool else out
     symmetric = isinstance(geometry, SpanningTreeGeometry)
     where = (winners, numbers, keys, slots, chunks, geometry.nodes if symmetric else 1)

@@ -29,6 +29,7 @@ from gumtrace.kernels.cuda.formula import (
     key_term,
     winner_code,
 )
+from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.cuda.matching_rounds import propose, rank
 from gumtrace.kernels.cuda.matching_tiles import steps_of
 from gumtrace.kernels.cuda.noise import row_of
@@ -68,6 +69,7 @@ def _put(all_rows, block, some_rows):
     return tl.where(here, some_rows[None, :], all_rows)
 
 
+@quick
 @triton.jit
 def _trace(
     source,
@@ -101,6 +103,7 @@ def _col_steps(steps, n, m, COLS: tl.constexpr):
     return tl.load(steps + n + col, mask=col < m, other=0)
 
 
+@quick
 @triton.jit
 def _up(
     winners,
@@ -151,6 +154,7 @@ def _up(
         tl.store(log_prob + item, part.to(dtype))
 
 
+@quick
 @triton.jit
 def _down(
     winners,

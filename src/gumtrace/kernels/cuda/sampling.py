@@ -6,12 +6,14 @@ import triton.language as tl
 from torch import Tensor
 
 from gumtrace.kernels.cuda.formula import EXACT
+from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.cuda.noise import noisy
 from gumtrace.kernels.geometry import ArborescenceGeometry, Geometry, SpanningTreeGeometry, SparseSpanningTreeGeometry
 
 ALL, UPPER, ROOTED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # keys that race: i < j, or i != j and j no root
 
 
+@quick
 @triton.jit
 def _perturb(logits, rows, seed, out, first, keys, blocks, n, root, RACING: tl.constexpr, BLOCK: tl.constexpr):
     row = (tl.program_id(0) // blocks).to(tl.int64)

@@ -24,6 +24,7 @@ from gumtrace.kernels.cuda.formula import (
     store_idle,
     winner_code,
 )
+from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.cuda.noise import row_of
 from gumtrace.kernels.cuda.order import code, decode, smaller
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add
@@ -115,6 +116,7 @@ def _shares(sides_at, end_at, nodes, N: tl.constexpr, W: tl.constexpr, LEVELS: t
     return share, number, end - count, m
 
 
+@quick
 @triton.jit(do_not_specialize=["rows", "stream", "n", "components", "slots"])
 def _up(
     winners,
@@ -192,6 +194,7 @@ def _up(
         tl.store(log_prob + item, logs.to(beta.dtype.element_ty))
 
 
+@quick
 @triton.jit(do_not_specialize=["rows", "stream", "n", "components", "slots"])
 def _down(
     winners,

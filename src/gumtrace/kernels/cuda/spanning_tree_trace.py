@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from gumtrace.kernels.cuda.formula import EXACT
+from gumtrace.kernels.cuda.launch import power_of_2, quick
 from gumtrace.kernels.cuda.noise import noisy, row_of
 from gumtrace.kernels.cuda.order import before, code, least
 
@@ -60,6 +61,7 @@ def _grow(
     return u, c, key, tree_c, tree_key, rank, tl.maximum(wrong, tl.max(bad, 0))
 
 
+@quick
 @triton.jit(do_not_specialize=["rows", "size_rows", "n", "components", "slots"])
 def _trace(
     source,
@@ -123,7 +125,7 @@ def trace(geometry, source, sizes, seed, winners, links, status):
 
 def tile_of(geometry):
     """A tile that holds all nodes, and warps for it."""
-    tile = max(SMALLEST, triton.next_power_of_2(geometry.nodes))
+    tile = max(SMALLEST, power_of_2(geometry.nodes))
     return tile, max(1, tile // 128)
 
 

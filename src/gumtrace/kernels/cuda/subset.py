@@ -22,6 +22,7 @@ from gumtrace.kernels.cuda.formula import (
     store_idle,
     winner_code,
 )
+from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.cuda.order import code, smaller
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add, at, total
 from gumtrace.kernels.cuda.subset_long import racing, winners_of
@@ -102,6 +103,7 @@ def _sum_chosen(
     return log_probs, met
 
 
+@quick
 @triton.jit
 def _up(
     winners,
@@ -179,6 +181,7 @@ def _hand_to_chosen(
     return v_all, e_all, lowest - count, met
 
 
+@quick
 @triton.jit
 def _down(
     winners,

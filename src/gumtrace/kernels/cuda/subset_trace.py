@@ -7,6 +7,7 @@ import triton.language as tl
 
 from gumtrace.kernels.cuda import subset_select
 from gumtrace.kernels.cuda.formula import EXACT
+from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.cuda.noise import noisy, row_of
 from gumtrace.kernels.cuda.order import code, least
 from gumtrace.kernels.cuda.sampling import perturb
@@ -27,6 +28,7 @@ def _wanted(g, sizes, size_rows, item, slots):
     return wrong, tl.where(wrong > 0, 0, k)
 
 
+@quick
 @triton.jit
 def _pick(source, rows, sizes, size_rows, seed, winners, status, d, slots, WIDTH: tl.constexpr):
     """The first k keys, one by one."""
@@ -47,6 +49,7 @@ def _pick(source, rows, sizes, size_rows, seed, winners, status, d, slots, WIDTH
     tl.store(status + item, tl.maximum(wrong, (found < k).to(tl.int32)).to(tl.int8))
 
 
+@quick
 @triton.jit
 def _sort(source, rows, sizes, size_rows, seed, winners, status, d, slots, ALL: tl.constexpr, WIDTH: tl.constexpr):
     """Keys in order, all or the first k: float32 codes with their indices behind them as one integer."""

@@ -1,0 +1,165 @@
+"""`gumtrace bench --scale`: what it checks and records, with sizes that are not large, and its table and figure."""
+
+import argparse
+import json
+from dataclasses import asdict, replace
+
+import pytest
+import scale
+import table
+import torch
+
+import gumtrace as gt
+from gumtrace import benchmark
+from gumtrace.benchmark import Case, CheckFailed, Record, check_scale, run_scale
+from gumtrace.benchmark import scale as timed
+from gumtrace.cli import bench
+
+SMALL = (
+    Case("Subset", {"d": 50, "k": 3}, batch=4, quick=True),
+    Case("Permutation", {"d": 20}, batch=4),
+    Case("Arborescence", {"n": 6}, batch=4, quick=True),
+    Case("Matching", {"n": 5}, batch=4),
+    Case("SpanningTree.from_edges", {"nodes": 6, "edges": 9}, batch=1),
+)
+WITH = {"Subset": ["t_step", "torch"], "Permutation": ["t_step", "torch"], "Arborescence": ["t_step", "sst_step"]}
+
+
+def record(**fields) -> Record:
+    facts = {"structure": "Subset", "size": {"d": 1000, "k": 9}, "batch": 1000, "device": "cuda", "dtype": "float32"}
+    sizes = {"peak_bytes": 12_000_000, "trace_bytes": 1, "logits_bytes": 4_000_000}
+    times = {"step": "t_step", "ms": 5.0, "min_ms": 5.0, "copy_ms": 0.004, "graph_ms": 0.5}
+    return Record(**{**facts, **sizes, **times, **fields})
+
+
+MACHINE = {"device": "A card", "torch": "2.11.0+cu130", "date": "2026-11-17"}
+RECORDED = {
+    "machine": MACHINE,
+    "records": [
+        asdict(record()),
+        asdict(record(step="torch", graph_ms=1.5)),
+        asdict(record(size={"d": 100_000, "k": 9}, batch=10, peak_bytes=4_000_000)),
+        asdict(record(structure="Matching", size={"n": 100}, batch=100, device="cpu", graph_ms=None)),
+        asdict(record(structure="Arborescence", size={"n": 100}, batch=100, graph_ms=None, device_ms=1234.0)),
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.structure)
+def test_records(case):
+    check_scale(case)
+    records = run_scale(case, calls=2)
+    assert [r.step for r in records] == WITH.get(case.structure, ["t_step"])
+    for r in records:
+        assert (r.structure, r.size, r.batch, r.device) == (case.structure, case.size, case.batch, "cpu")
+        assert 0 < r.min_ms <= r.ms
+        assert r.graph_ms is r.device_ms is None
+        assert (r.copy_ms or 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (lambda log_prob: log_prob * 1.01, "log-probabilities are not those in float64"),
+        (lambda log_prob: 1.01 * log_prob - 0.01 * log_prob.detach(), "gradients are not those in float64"),
+    ],
+)
+def test_a_wrong_answer_is_refused(monkeypatch, wrong, what):
+    right = gt.Subset.trace_log_prob
+
+    def broken(self, trace):
+        found = right(self, trace)
+        return wrong(found) if found.dtype == torch.float32 else found
+
+    monkeypatch.setattr(gt.Subset, "trace_log_prob", broken)
+    with pytest.raises(CheckFailed, match=f"Subset d=50 k=3: the {what}"):
+        check_scale(SMALL[0])
+
+
+def test_batches_are_smaller_on_the_cpu(monkeypatch):
+    monkeypatch.setattr(timed, "CPU_LOGITS", 120)
+    assert {r.batch for r in run_scale(SMALL[0], calls=1)} == {2}
+    assert {r.batch for r in run_scale(replace(SMALL[0], size={"d": 200, "k": 3}), calls=1)} == {1}
+
+
+def test_slow_steps_are_timed_less_often(monkeypatch):
+    clock = iter(range(100))
+    monkeypatch.setattr(timed.time, "perf_counter", lambda: next(clock))
+    assert len(timed._wall(lambda: None, 15)) == 3
+    slow = iter(range(0, 1000, 5))
+    monkeypatch.setattr(timed.time, "perf_counter", lambda: next(slow))
+    assert len(timed._wall(lambda: None, 15)) == 1
+
+
+def test_cases():
+    """Those of the run have their batches; points of the series about as many logits as the largest of them."""
+    assert {(case.structure, *case.size.values(), case.batch) for case in benchmark.SCALE} >= {
+        ("Subset", 131072, 64, 64),
+        ("Permutation", 100_000, 16),
+        ("SpanningTree", 2048, 4),
+        ("SpanningTree.from_edges", 10**6, 10**7, 1),
+    }
+    for case in benchmark.SCALE:
+        logits = (case.batch or 0) * timed.keys_of(case.structure, case.size)
+        assert case.quick or logits == pytest.approx(timed.LOGITS, rel=0.02)
+
+
+def test_command(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(benchmark, "SCALE", SMALL)
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    words = ["--scale", "--quick", "--repeat", "1", "--json", str(tmp_path / "r.json")]
+    assert bench.run(parser.parse_args(words)) == 0
+    shown = capsys.readouterr().out
+    for word in ("Subset d=50 k=3", "Arborescence n=6", "torch", "sst_step", "beyond logits and gradient"):
+        assert word in shown
+    assert "Matching" not in shown  # not among the quick ones
+    machine, records = benchmark.load(tmp_path / "r.json")
+    assert [r.step for r in records] == WITH["Subset"] + WITH["Arborescence"]
+    assert scale.table({"machine": machine, "records": [asdict(r) for r in records]}).count("\n| ") == 3
+
+
+def test_rows_of_the_command():
+    head, (row,) = bench._scale_table([record(), record(step="sst_step", graph_ms=None, device_ms=7.0)])
+    cells = dict(zip(head, row, strict=True))
+    assert (cells["t_step"], cells["sst_step"], cells["torch"], cells["peak"]) == ("0.5", "7*", "", "2.00")
+
+
+def test_table():
+    lines = scale.table(RECORDED).splitlines()
+    assert "A card, torch 2.11.0, 2026-11-17" in lines[0]
+    assert lines[4] == "| Subset d=1,000 k=9 | 1,000 | 0.0040 | 1.5 | 0.50 |  | 2.0 |"
+    assert lines[5] == "| Subset d=100,000 k=9 | 10 | 0.0040 |  | 0.50 |  | 0.0 |"
+    assert lines[6] == "| Matching n=100 | 100 | 0.0040 |  | 5.0 |  | 2.0 |"
+    assert lines[7] == "| Arborescence n=100 | 100 | 0.0040 |  | 1,234\\* |  | 2.0 |"
+
+
+def test_figure():
+    pytest.importorskip("matplotlib")
+    time, memory = scale.draw(RECORDED).axes
+    of = {line.get_label(): line for line in time.lines}
+    assert list(of["Subset"].get_xdata()) == [1000, 100_000]
+    assert list(of["Subset"].get_ydata()) == pytest.approx([0.5, 0.5])  # ns a logit
+    assert list(of["Arborescence"].get_ydata()) == pytest.approx([1234.0])
+    assert list(memory.lines[0].get_ydata()) == pytest.approx([2.0, 0.0])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_what_synchronises_is_not_captured():
+    x = torch.ones(4, device="cuda")
+    assert timed._synchronises(lambda: x.sum().item())
+    assert not timed._synchronises(lambda: x.sum())
+    for case in SMALL:
+        check_scale(case, device="cuda")
+    (dense, baseline), (sparse,) = (run_scale(SMALL[i], device="cuda", calls=1) for i in (0, -1))
+    assert dense.graph_ms is not None and baseline.graph_ms is not None  # noqa: PT018
+    assert sparse.graph_ms is not None or sparse.device_ms is not None
+
+
+def test_the_page_shows_a_run_that_is_recorded(monkeypatch, tmp_path):
+    monkeypatch.setattr(table, "RESULTS", tmp_path)
+    assert table.table("scale") == ""
+    (tmp_path / scale.FILE).write_text(json.dumps(RECORDED))
+    assert table.table("scale") == scale.table(RECORDED)
