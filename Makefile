@@ -65,7 +65,7 @@ results: $(VENV)/.dev ## put recorded runs into the pages that show them: tables
 	@cp build/listops/accuracy*.png $(RESULTS)/listops
 	@$(BIN)/gumtrace plot parentheses-tree $(RESULTS)/parentheses-tree/all-types.jsonl --out build/parentheses-tree
 	@cp build/parentheses-tree/types.png build/parentheses-tree/entropy.png $(RESULTS)/parentheses-tree
-	@$(BIN)/gumtrace plot parentheses-insertion $(RESULTS)/parentheses-insertion/small-models-on-a-cpu.jsonl --out build/parentheses-insertion
+	@$(BIN)/gumtrace plot parentheses-insertion $(RESULTS)/parentheses-insertion/all-types.jsonl --out build/parentheses-insertion
 	@cp build/parentheses-insertion/types.png build/parentheses-insertion/entropy.png $(RESULTS)/parentheses-insertion
 	@for name in graph-layout kset-autoencoder kset-features kset-neighbours l2x listops parentheses-insertion parentheses-tree treebank; do $(BIN)/gumtrace table $$name --into $(RESULTS)/$$name/NOTES.md || exit 1; done
 	@$(BIN)/python benchmarks/table.py

@@ -104,10 +104,67 @@ def test_encoders_of_trees(trees):
     assert all(x > 0.99 for row in (TRACE, RELAX) for x in means(learned, "smart_modes")[row].values())
 
 
-def test_orders_of_insertions():
+@pytest.fixture(scope="module")
+def insertions():
+    return rows("parentheses-insertion", "all-types.jsonl")
+
+
+def test_every_cell_of_insertions_has_three_seeds(insertions):
+    assert insertions.keys() == {LEFT, SMART, TRACE, RELAX}
+    assert all(sorted(run.seed for run in by[t]) == [0, 1, 2] for by in insertions.values() for t in TYPES)
+    configs = [run.config for by in insertions.values() for same in by.values() for run in same]
+    assert {(c["calls"], c["iterations"], c["lr"], c["schedule"], c["bound_samples"]) for c in configs} == {
+        (400, 2500, 2e-3, "cosine", 1000)
+    }
+    assert {(c["order"] == "semi-supervised" and c["estimator"] == "RELAX", c["clip"]) for c in configs} == {
+        (True, 1.0), (False, 0.0)
+    }  # fmt: skip
+
+
+def test_orders_of_insertions(insertions):
     new, text = (
-        means(rows("parentheses-insertion", "ten-and-twenty-types.jsonl"), "new_correct"),
+        {row: {t: 100 * x for t, x in by.items()} for row, by in means(insertions, "new_correct").items()},
         notes("parentheses-insertion"),
     )
-    ten, twenty = (f"{100 * new[SMART][t]:.1f} against {100 * new[LEFT][t]:.1f} % with {t}" for t in (10, 20))
-    assert f"{ten} types and {twenty}" in text
+    assert all(new[SMART][t] >= new[TRACE][t] >= new[LEFT][t] for t in TYPES)
+    assert (
+        f"{new[LEFT][10]:.0f} % of what a model generates is new and correct with 10 types, and {new[LEFT][50]:.0f} %"
+        in text
+    )
+    assert f"In smart order it is {new[SMART][10]:.0f} and {new[SMART][50]:.0f} %, and semi-supervised with" in text
+    assert f"T-REINFORCE+ {new[TRACE][10]:.0f} and {new[TRACE][50]:.0f} %" in text
+    ahead = {t: new[RELAX][t] - new[SMART][t] for t in TYPES}
+    assert max(abs(ahead[t]) for t in TYPES[:-1]) < 0.4
+    assert [t for t in TYPES if ahead[t] > 0] == [10, 20, 40]
+    assert new[LEFT][50] < new[RELAX][50] < new[SMART][50]
+    perplexity = means(insertions, "perplexity")
+    semi = [perplexity[row][t] / perplexity[SMART][t] for row in (TRACE, RELAX) for t in TYPES]
+    assert 1 - 0.0195 < min(semi) < max(semi) < 1.0045
+    assert all(1.003 < perplexity[LEFT][t] / perplexity[SMART][t] < 1.0455 for t in TYPES)
+    assert all(0.008 < x < 0.0135 for by in means(insertions, "old").values() for x in by.values())
+
+
+def test_overfitting_of_insertions(insertions):
+    for row in (LEFT, SMART):
+        assert all(run.result["iteration"] in (500, 1000) for run in insertions[row][50])
+        assert all(run.curve["perplexity"][-1] > 17 for run in insertions[row][50])
+    rises = [r.curve["perplexity"][-1] / min(r.curve["perplexity"]) for k in (TRACE, RELAX) for r in insertions[k][50]]
+    assert 1.03 < min(rises) < mean(rises) < max(rises) < 1.06
+
+
+def test_estimators_of_insertions(insertions):
+    new, perplexity = means(insertions, "new_correct"), means(insertions, "perplexity")
+    more = [100 * (new[RELAX][t] - new[TRACE][t]) for t in TYPES]
+    assert 0.15 < min(more) < max(more) < 2.45
+    assert all(1.0005 < perplexity[TRACE][t] / perplexity[RELAX][t] < 1.0105 for t in TYPES)
+
+
+def test_encoders_of_insertions(insertions):
+    runs = [(row, run) for row in (TRACE, RELAX) for same in insertions[row].values() for run in same]
+    late = [(row, run) for row, run in runs if run.curve["entropy"][0] > 11]
+    assert (len(runs), len(late), sum(row == TRACE for row, _ in late)) == (30, 7, 2)
+    for _, run in runs:
+        assert run.result["test"]["smart_modes"] > 0.95
+        assert run.result["test"]["effective_samples"] > 700
+        kept = run.curve["entropy"][-1]
+        assert 0.7 < kept < 2.75 if run.curve["entropy"][0] > 11 else 0.05 < kept < 0.35
