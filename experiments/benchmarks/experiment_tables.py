@@ -35,7 +35,12 @@ DEPTHS = {
     "accuracy": "answers right",
     "told": "along true trees",
 }
-ORIGINAL = ("accuracy", "precision", "recall")
+ORIGINAL = {
+    "accuracy": "accuracy",
+    "precision": "edge precision",
+    "recall": "edge recall",
+    "as_good": "from one that is as good",
+}
 
 
 def experiments() -> str:
@@ -94,32 +99,48 @@ def tuning(name: str) -> str:
 
 def depths(results: dict) -> str:
     """One row for each estimator and depth, percent, means over the runs."""
-    lines = [f"| estimator | depth | {' | '.join(DEPTHS.values())} |", "|---|---:|" + "---:|" * len(DEPTHS)]
-    for estimator in dict.fromkeys(run["config"]["estimator"] for run in results["runs"]):
-        same = [run["rows"] for run in results["runs"] if run["config"]["estimator"] == estimator]
-        for level in zip(*same, strict=True):
+    lines = [
+        f"| estimator | items × structures | runs | depth | {' | '.join(DEPTHS.values())} |",
+        "|---|---|---:|---:|" + "---:|" * len(DEPTHS),
+    ]
+    for about, runs in _by_batch(results["runs"]).items():
+        for level in zip(*(run["rows"] for run in runs), strict=True):
             means = (sum(row[name] for row in level) / len(level) for name in DEPTHS)
             shares = " | ".join(f"{100 * mean:.1f}" for mean in means)
-            lines.append(f"| {family(estimator)} | {level[0]['depth']} | {shares} |")
+            lines.append(f"| {about} | {len(runs)} | {level[0]['depth']} | {shares} |")
     return "\n".join(lines) + "\n"
 
 
 def original(results: dict) -> str:
-    """One row for each file, percent, means over the runs."""
+    """One row for each file and estimator, percent, means over the runs."""
     lines = [
-        "| file | expressions | of | own digits | all digits | accuracy | edge precision | edge recall |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| file | expressions | of | own digits | all digits | estimator | items × structures | runs "
+        f"| {' | '.join(ORIGINAL.values())} |",
+        "|---|---:|---:|---:|---:|---|---|---:|" + "---:|" * len(ORIGINAL),
     ]
-    for name, about in results["files"].items():
-        found = [run["files"][name] for run in results["runs"]]
-        shares = [
-            about["own"],
-            about["every"],
-            *(sum(metrics[key] for metrics in found) / len(found) for key in ORIGINAL),
+    for name, file in results["files"].items():
+        known = [
+            f"{file['expressions']:,}",
+            f"{file['of']:,}",
+            f"{100 * file['own']:.1f}",
+            f"{100 * file['every']:.1f}",
         ]
-        cells = [name, f"{about['expressions']:,}", f"{about['of']:,}", *(f"{100 * share:.1f}" for share in shares)]
-        lines.append(f"| {' | '.join(cells)} |")
+        for about, runs in _by_batch(results["runs"]).items():
+            found = [run["files"][name] for run in runs]
+            shares = (sum(metrics[key] for metrics in found) / len(found) for key in ORIGINAL)
+            cells = [name, *known, about, str(len(runs)), *(f"{100 * share:.1f}" for share in shares)]
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _by_batch(runs: list[dict]) -> dict[str, list[dict]]:
+    """By two cells of a table: the estimator, whose structures are a call each, and what a batch has."""
+    found = {}
+    for run in runs:
+        calls, samples = run["config"]["calls"], run["config"]["samples"]
+        about = f"{family(run['config']['estimator'])} | {calls // samples} × {samples}"
+        found.setdefault(about, []).append(run)
+    return found
 
 
 def updates(results: dict) -> str:

@@ -60,9 +60,8 @@ def as_good(batch: Split, found: Tensor, outermost: Tensor, levels: int) -> Tens
     return passed
 
 
-def counts(model: ListOpsExperiment, batch: Split, generator: torch.Generator) -> Tensor:
-    """(levels, heads and arguments, answers and expressions)."""
-    levels = model.config.depth
+def counts(model: ListOpsExperiment, batch: Split, generator: torch.Generator, levels: int) -> Tensor:
+    """(levels, heads and arguments, answers and expressions); arguments deeper than that are not counted."""
     sampled = model.posterior(batch).sample((1,), generator=generator)
     answered = [model.answer(batch, x)[0].argmax(-1) == batch.answers for x in (sampled, true_trees(batch)[None])]
     depth, outermost = depths(batch)
@@ -87,7 +86,8 @@ def measure(folder: Path, data: Path) -> dict:
         raise SystemExit(f"{folder} is a run of {model.name}, not of listops")
     generator = torch.Generator().manual_seed(0)
     chunks = zip(*(x.split(CHUNK) for x in model.data.test), strict=True)
-    total = sum(counts(model, Split(*(x.long() for x in chunk)), generator) for chunk in chunks)
+    depth = model.config.depth
+    total = sum(counts(model, Split(*(x.long() for x in chunk)), generator, depth) for chunk in chunks)
     rows = []
     for level, row in enumerate(torch.as_tensor(total).tolist(), 1):
         heads, arguments, answers, expressions = row[: len(HEADS)], row[len(HEADS)], row[-3:-1], row[-1]

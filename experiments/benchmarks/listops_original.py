@@ -10,13 +10,14 @@ import json
 from pathlib import Path
 
 import torch
+from listops_depths import CHUNK, HEADS, counts  # beside this file
 
 from gumtrace.benchmark import machine
-from gumtrace_experiments.listops.data import read
+from gumtrace_experiments.listops.data import Split, read
 from gumtrace_experiments.listops.experiment import ListOpsConfig
 from gumtrace_experiments.listops.heuristics import shares
 from gumtrace_experiments.listops.sampling import SAMPLED
-from gumtrace_experiments.loop.evaluation import evaluate
+from gumtrace_experiments.loop.evaluation import evaluate, restore
 from gumtrace_experiments.store.folder import BEST, CONFIG, load, read_json
 
 RESULTS = Path(__file__).parent / "results" / "listops-original.json"
@@ -28,8 +29,21 @@ def name(file: Path) -> str:
     return file.name.removesuffix(".xz")
 
 
+@torch.no_grad()
+def heads(folder: Path, file: Path, data: Path) -> dict[str, float]:
+    """Of all arguments, the shares that hang from their function, and from another that makes no difference."""
+    model = restore(folder, data=data).eval()
+    generator = torch.Generator().manual_seed(0)
+    kept = read(file, SAMPLED, LONGEST)
+    several = kept.lengths > 1  # a digit on its own has no heads
+    chunks = zip(*(x[several].long().split(CHUNK) for x in kept), strict=True)
+    total = torch.as_tensor(sum(counts(model, Split(*chunk), generator, LONGEST) for chunk in chunks)).sum(0)
+    right, good = (total[:2] / total[len(HEADS)]).tolist()
+    return {"right": right, "as_good": good}
+
+
 def measure(folder: Path, files: list[Path], data: Path) -> dict:
-    found = {name(file): evaluate(folder, data=data, file=file) for file in files}
+    found = {name(file): evaluate(folder, data=data, file=file) | heads(folder, file, data) for file in files}
     about, best = read_json(folder / CONFIG), load(folder / BEST)
     return {"config": about["config"], "iteration": best["iteration"], "files": found}
 

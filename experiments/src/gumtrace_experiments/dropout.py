@@ -22,5 +22,6 @@ def kept(shape: Sequence[int], p: float, generator: torch.Generator | None, devi
 
 
 def thinned(x: Tensor, p: float, keep: Tensor | None) -> Tensor:
-    """The entries that stay, larger than before; either may have fewer dimensions than the other."""
+    """The entries that stay, larger than before; either may have fewer dimensions than the other. As torch's own it
+    multiplies, which takes fewer kernels than a choice between two."""
     return x if keep is None else x * keep / (1 - p)

@@ -2,7 +2,6 @@
 the fifty tokens and 60 units of ListOps these were most of an update. Here all steps are one kernel."""
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -10,8 +9,9 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-_HAS_TRITON = find_spec("triton") is not None
-LARGEST = 64  # units: of more the weights do not fit into the registers of a program
+from gumtrace_experiments.triton_launch import HAS_TRITON, product_precision, shared_memory, tile_size
+
+MAX_HIDDEN = 64  # units: of more the weights do not fit into the registers of a program
 ROWS = 16  # of a program: the fewest that a product of matrices takes
 SHARED = 100 * 1024  # bytes of shared memory that a program takes, at most
 
@@ -28,11 +28,15 @@ def outputs(lstms: Sequence[nn.LSTM], x: Tensor) -> list[Tensor]:
 
 def serves(lstms: Sequence[nn.LSTM], x: Tensor) -> bool:
     """Whether `fused` takes them."""
-    if not (x.is_cuda and _HAS_TRITON and x.dtype == torch.float32 and x.numel() > 0):
+    if not (x.is_cuda and HAS_TRITON and x.dtype == torch.float32 and x.numel() > 0):
         return False
-    about = torch.cuda.get_device_properties(x.device)
-    room = getattr(about, "shared_memory_per_block_optin", 0)  # not in older torch
-    return room >= SHARED and all(lstm.hidden_size <= LARGEST for lstm in lstms)
+    alike = {(lstm.input_size, lstm.hidden_size, lstm.bias) for lstm in lstms} == {(x.shape[-1], _hidden(lstms), True)}
+    plain = all(lstm.num_layers == 1 and lstm.batch_first and not lstm.bidirectional for lstm in lstms)
+    return alike and plain and _hidden(lstms) <= MAX_HIDDEN and shared_memory(x.device) >= SHARED
+
+
+def _hidden(lstms: Sequence[nn.LSTM]) -> int:
+    return lstms[0].hidden_size
 
 
 def fused(lstms: Sequence[nn.LSTM], x: Tensor) -> list[Tensor]:
@@ -76,9 +80,7 @@ def _launch(kernel: Any, first: Tensor, carry: Tensor, *others: Tensor) -> None:
     """On tensors (LSTMs, B, n, ...)."""
     many, items, n = others[0].shape[:3]
     size = carry.shape[-1]
-    width = max(16, 1 << (size - 1).bit_length())
-    precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-    sizes = {"H": size, "WIDTH": width, "ROWS": ROWS, "PRECISION": precision}
+    sizes = {"H": size, "WIDTH": tile_size(size), "ROWS": ROWS, "PRECISION": product_precision()}
     with torch.cuda.device_of(first):
         kernel[-(-items // ROWS), many](
             first.contiguous(), carry.contiguous(), *others, items, n, **sizes, num_warps=8, num_stages=2

@@ -7,7 +7,7 @@ import torch
 from common import seeded
 from kernelcases import DEVICE, LARGE, RECORDED
 
-from gumtrace_experiments.listops import messages
+from gumtrace_experiments.listops import rounds
 from gumtrace_experiments.listops.expressions import VOCABULARY
 from gumtrace_experiments.listops.model import Classifier, Masks
 
@@ -18,9 +18,10 @@ SIZES = {  # tokens, hidden, items, samples, rounds
     "short": (5, 8, 3, 2, 2),
     "wide": (4, 60, 2, 1, 3),
     "long": (20, 7, 2, 2, 5),
+    "as large as can be": (64, 64, 1, 1, 1),
 }
 EXACT = 2e-5  # of a norm: some hundred roundings of 2⁻²⁴, in sums that partly cancel
-SERVES = messages.serves
+SERVES = rounds.serves
 
 
 @pytest.fixture
@@ -31,9 +32,9 @@ def in_float32():
     torch.set_float32_matmul_precision(before)
 
 
-def made(hidden, rounds, dtype):
+def made(hidden, count, dtype):
     torch.manual_seed(0)
-    classifier = Classifier(hidden, rounds)
+    classifier = Classifier(hidden, count)
     with torch.no_grad():
         for p in classifier.norm.parameters():
             p.add_(0.3 * torch.randn_like(p))  # or else a scale of 1 and a shift of 0 are not seen
@@ -54,12 +55,12 @@ def expressions(size):
 
 def found(size, dtype, monkeypatch, dropout=True):
     """The answers, and gradients to all parameters; by the kernel in float32, in torch in float64."""
-    monkeypatch.setattr(messages, "serves", lambda structure, hidden: dtype == torch.float32)
-    n, hidden, items, _, rounds = size
-    classifier = made(hidden, rounds, dtype)
+    monkeypatch.setattr(rounds, "serves", lambda structure, hidden: dtype == torch.float32)
+    n, hidden, items, _, count = size
+    classifier = made(hidden, count, dtype)
     tokens, structure = expressions(size)
     draw = seeded(4)
-    keep = torch.rand(rounds, items, n, hidden, generator=draw) >= 0.3
+    keep = torch.rand(count, items, n, hidden, generator=draw) >= 0.3
     out = torch.rand(items, hidden, generator=draw) >= 0.3
     masks = Masks(keep.to(DEVICE), out.to(DEVICE)) if dropout else None
     answers = classifier(tokens, structure.to(dtype), hard=True, masks=masks)
@@ -86,7 +87,7 @@ def test_answers_and_gradients(size, dropout, monkeypatch):
 
 
 def test_a_second_derivative_is_refused(monkeypatch):
-    monkeypatch.setattr(messages, "serves", lambda structure, hidden: True)
+    monkeypatch.setattr(rounds, "serves", lambda structure, hidden: True)
     classifier = made(8, 2, torch.float32)
     tokens, structure = expressions(SIZES["short"])
     answers = classifier(tokens, structure.float(), hard=True)
@@ -105,7 +106,7 @@ def test_at_the_size_of_listops(monkeypatch):
 @RECORDED
 def test_under_a_graph(monkeypatch):
     """Twice, with equal bits."""
-    monkeypatch.setattr(messages, "serves", SERVES)
+    monkeypatch.setattr(rounds, "serves", SERVES)
     size = SIZES["long"]
     classifier = made(size[1], size[4], torch.float32)
     tokens, structure = expressions(size)

@@ -18,6 +18,7 @@ SIZES = {  # sequences, tokens, heads, columns of a head
     "short": (3, 4, 2, 5),
     "more than 16 elements": (2, 16, 1, 4),
     "wide": (2, 3, 2, 32),
+    "as large as can be": (1, 62, 1, 64),
 }
 EXACT = 2e-6  # of a norm: some dozen roundings of 2⁻²⁴
 

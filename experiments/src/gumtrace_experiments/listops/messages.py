@@ -10,17 +10,17 @@ All take structures X (*S, *B, n, n), what tokens receive by and what they send,
 (hidden, hidden), outputs before inputs, and the bias c (hidden,).
 """
 
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gumtrace_experiments.triton_launch import HAS_TRITON, product_precision, shared_memory, tile_size
+
 MOST_TOKENS = WIDEST = 64  # of larger tiles the registers do not hold enough
 PROGRAMS = 256  # at least, if receivers are enough: two for each multiprocessor of a large device
 SHARED = 168 * 1024  # bytes of shared memory that a program may take
-_HAS_TRITON = find_spec("triton") is not None
 
 
 def along_edges(structure: Tensor, receiving: Tensor, sending: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -40,11 +40,9 @@ def _messages(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def serves(structure: Tensor, hidden: int) -> bool:
     """Whether `fused` takes such structures. Half precision is left to torch."""
-    if not (structure.is_cuda and _HAS_TRITON and structure.dtype == torch.float32 and structure.numel() > 0):
+    if not (structure.is_cuda and HAS_TRITON and structure.dtype == torch.float32 and structure.numel() > 0):
         return False
-    about = torch.cuda.get_device_properties(structure.device)
-    room = getattr(about, "shared_memory_per_block_optin", 0)  # not in older torch
-    fits = structure.shape[-1] <= MOST_TOKENS and hidden <= WIDEST and room >= SHARED
+    fits = structure.shape[-1] <= MOST_TOKENS and hidden <= WIDEST and shared_memory(structure.device) >= SHARED
     return fits and not torch.is_autocast_enabled("cuda")
 
 
@@ -112,19 +110,12 @@ def _launch(kernel: Any, first: Tensor, *others: Tensor, PARTS: int, **options: 
 
 
 def _options(structure: Tensor, weight: Tensor) -> dict[str, Any]:
-    """Sizes and precision of the kernels. A product in float32 is made of three in TF32, with errors as small: tiles of
-    true float32 do not fit into the registers."""
+    """Sizes and precision of the kernels."""
     count, n, _ = structure.shape
     hidden = len(weight)
-    sizes = {"N": n, "H": hidden, "SENDERS": power(n), "WIDTH": power(hidden)}
-    precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    sizes = {"N": n, "H": hidden, "SENDERS": tile_size(n), "WIDTH": tile_size(hidden)}
     launch = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": True}
-    return {**sizes, "PARTS": min(-(-PROGRAMS // count), n), "PRECISION": precision, **launch}
-
-
-def power(x: int) -> int:
-    """The least power of two that is at least x, and at least 16, the smallest size of a matrix product."""
-    return max(1 << (x - 1).bit_length(), 16)
+    return {**sizes, "PARTS": min(-(-PROGRAMS // count), n), "PRECISION": product_precision("tf32x3"), **launch}
 
 
 def _room(structure: Tensor, weight: Tensor, parts: int, to_layer: bool) -> list[Tensor]:

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gumtrace_experiments.dropout import dropout, kept, thinned
-from gumtrace_experiments.listops import messages
+from gumtrace_experiments.listops import messages, rounds
 from gumtrace_experiments.listops.expressions import VOCABULARY
-from gumtrace_experiments.listops.rounds import Layers, first_states
 from gumtrace_experiments.small_lstm import outputs
 
 ANSWERS = 10  # digits
@@ -104,16 +103,15 @@ class Classifier(nn.Module):
         receiving = F.linear(own, receiver, self.message1.bias)
         # What dropout leaves is larger, everywhere by the same: weights that read it are larger instead.
         weight = self.message2.weight if left is None else self.message2.weight / (1 - self.dropout)
-        fused = messages.serves(structure, own.shape[-1])
-        if hard and fused:
+        if hard and rounds.serves(structure, own.shape[-1]):
             _, sender = self.message1.weight.chunk(2, 1)
-            layers = Layers(sender, weight, self.message2.bias, self.norm.weight, self.norm.bias)
-            first = first_states(structure, own, receiving, left, layers, self.rounds, self.norm.eps)
+            layers = rounds.Layers(sender, weight, self.message2.bias, self.norm.weight, self.norm.bias)
+            first = rounds.first_states(structure, own, receiving, left, layers, self.rounds, self.norm.eps)
         else:
             if hard:
                 along, receiving = messages.along_edges, structure.mT @ receiving  # of the heads
             else:
-                along = messages.fused if fused else messages.along_all
+                along = messages.fused if messages.serves(structure, own.shape[-1]) else messages.along_all
             state = self.norm(own)
             for i in range(self.rounds):
                 state = self._round(own, receiving, state, structure, None if left is None else left[i], weight, along)

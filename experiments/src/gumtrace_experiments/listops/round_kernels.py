@@ -30,7 +30,7 @@ def _tile(tensor, ROWS: tl.constexpr, COLUMNS: tl.constexpr, N: tl.constexpr, H:
 
 
 @triton.jit
-def _turned(tensor, WIDTH: tl.constexpr, H: tl.constexpr):
+def _transposed(tensor, WIDTH: tl.constexpr, H: tl.constexpr):
     """A matrix (H, H), transposed."""
     row, column = tl.arange(0, WIDTH)[:, None], tl.arange(0, WIDTH)[None, :]
     return tl.load(tensor + column * H + row, mask=(row < H) & (column < H), other=0.0)
@@ -43,14 +43,14 @@ def _row(tensor, WIDTH: tl.constexpr, H: tl.constexpr):
 
 
 @triton.jit
-def _put(tensor, x, ROWS: tl.constexpr, COLUMNS: tl.constexpr, N: tl.constexpr, H: tl.constexpr):
+def _store(tensor, x, ROWS: tl.constexpr, COLUMNS: tl.constexpr, N: tl.constexpr, H: tl.constexpr):
     row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     tl.store(tensor + row * H + column, x, mask=(row < N) & (column < H))
 
 
 @triton.jit
 def _normalised(x, eps, WIDTH: tl.constexpr, H: tl.constexpr):
-    """Rows with mean 0 and variance 1 over H columns, 0 beyond them; and what they were divided by, inverted."""
+    """Rows with mean 0 and variance 1 over H columns, 0 beyond them; and 1 / their standard deviation before."""
     there = tl.arange(0, WIDTH)[None, :] < H
     centred = tl.where(there, x - (tl.sum(x, 1) / H)[:, None], 0.0)
     inverse = (1 / tl.sqrt(tl.sum(centred * centred, 1) / H + eps))[:, None]
@@ -102,15 +102,15 @@ def forward(
     x = _tile(structure + program * N * N, TOKENS, TOKENS, N, N)
     e = _tile(own + item * N * H, TOKENS, WIDTH, N, H)
     received = tl.dot(tl.trans(x), _tile(receiving + item * N * H, TOKENS, WIDTH, N, H), input_precision=PRECISION)
-    s_turned, w_turned = _turned(sender, WIDTH, H), _turned(weight, WIDTH, H)
+    s_transposed, w_transposed = _transposed(sender, WIDTH, H), _transposed(weight, WIDTH, H)
     c, gamma, beta = _row(bias, WIDTH, H), _row(scale, WIDTH, H), _row(shift, WIDTH, H)
     normal, _ = _normalised(e, eps, WIDTH, H)
     state = normal * gamma + beta
     for i in range(ROUNDS):
-        _put(states + (program * ROUNDS + i) * N * H, state, TOKENS, WIDTH, N, H)
+        _store(states + (program * ROUNDS + i) * N * H, state, TOKENS, WIDTH, N, H)
         kept = keep + (i * items + item) * N * H
-        h = _sent(state, received, s_turned, kept, KEEP, TOKENS, WIDTH, N, H, PRECISION)
-        m = tl.maximum(tl.dot(h, w_turned, input_precision=PRECISION) + c, 0.0)
+        h = _sent(state, received, s_transposed, kept, KEEP, TOKENS, WIDTH, N, H, PRECISION)
+        m = tl.maximum(tl.dot(h, w_transposed, input_precision=PRECISION) + c, 0.0)
         normal, _ = _normalised(e + tl.dot(x, m, input_precision=PRECISION), eps, WIDTH, H)
         state = normal * gamma + beta
     column = tl.arange(0, WIDTH)
@@ -157,8 +157,8 @@ def backward(
         i = ROUNDS - 1 - back
         state = _tile(states + (program * ROUNDS + i) * N * H, TOKENS, WIDTH, N, H)
         kept = keep + (i * items + item) * N * H
-        h = _sent(state, received, _turned(sender, WIDTH, H), kept, KEEP, TOKENS, WIDTH, N, H, PRECISION)
-        m = tl.maximum(tl.dot(h, _turned(weight, WIDTH, H), input_precision=PRECISION) + c, 0.0)
+        h = _sent(state, received, _transposed(sender, WIDTH, H), kept, KEEP, TOKENS, WIDTH, N, H, PRECISION)
+        m = tl.maximum(tl.dot(h, _transposed(weight, WIDTH, H), input_precision=PRECISION) + c, 0.0)
         normal, inverse = _normalised(e + tl.dot(x, m, input_precision=PRECISION), eps, WIDTH, H)
         to_scale += tl.sum(to_state * normal, 0)
         to_shift += tl.sum(to_state, 0)
@@ -176,12 +176,12 @@ def backward(
     to_scale += tl.sum(to_state * normal, 0)
     to_shift += tl.sum(to_state, 0)
     to_own += _through_norm(to_state, gamma, normal, inverse, WIDTH, H)
-    _put(grad_own + program * N * H, to_own, TOKENS, WIDTH, N, H)
+    _store(grad_own + program * N * H, to_own, TOKENS, WIDTH, N, H)
     to_receiving = tl.dot(x, to_received, input_precision=PRECISION)
-    _put(grad_receiving + program * N * H, to_receiving, TOKENS, WIDTH, N, H)
+    _store(grad_receiving + program * N * H, to_receiving, TOKENS, WIDTH, N, H)
     layers = grad_layers + program * (2 * H + 3) * H
-    _put(layers, to_s, WIDTH, WIDTH, H, H)
-    _put(layers + H * H, to_w, WIDTH, WIDTH, H, H)
+    _store(layers, to_s, WIDTH, WIDTH, H, H)
+    _store(layers + H * H, to_w, WIDTH, WIDTH, H, H)
     column = tl.arange(0, WIDTH)
     there = column < H
     tl.store(layers + 2 * H * H + column, to_c, mask=there)

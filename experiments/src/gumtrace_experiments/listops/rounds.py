@@ -11,7 +11,10 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from gumtrace_experiments.listops import messages
+from gumtrace_experiments.triton_launch import HAS_TRITON, product_precision, shared_memory, tile_size
+
+MAX_TOKENS = MAX_HIDDEN = 64  # of larger tiles the registers do not hold enough
+SHARED = {"tf32": 160 * 1024, "tf32x3": 224 * 1024}  # bytes of shared memory that a program takes
 
 
 class Layers(NamedTuple):
@@ -29,12 +32,21 @@ def first_states(
 ) -> Tensor:
     """(*S, *B, hidden): the states of the first tokens after all rounds, for structures (*S, *B, n, n), the tokens'
     embeddings and what they receive by, (*B, n, hidden), and which entries are sent, (rounds, *B, n, hidden). Of what
-    `messages.serves` says."""
+    `serves` says."""
     *batch, n, _ = structure.shape
     own, receiving = (x.reshape(-1, n, x.shape[-1]) for x in (own, receiving))
     keep = None if keep is None else keep.contiguous()
     found = _Rounds.apply(structure.reshape(-1, n, n), own, receiving, keep, rounds, eps, *layers)
     return found.view(*batch, -1)  # type: ignore[no-any-return]
+
+
+def serves(structure: Tensor, hidden: int) -> bool:
+    """Whether `first_states` takes such structures. Half precision is left to torch."""
+    on_device = structure.is_cuda and HAS_TRITON and structure.dtype == torch.float32 and structure.numel() > 0
+    if not on_device or torch.is_autocast_enabled("cuda"):
+        return False
+    fits = structure.shape[-1] <= MAX_TOKENS and hidden <= MAX_HIDDEN
+    return fits and shared_memory(structure.device) >= SHARED[product_precision("tf32x3")]
 
 
 class _Rounds(Function):
@@ -82,8 +94,7 @@ class _Rounds(Function):
 
 def _launch(kernel: Any, own: Tensor, states: Tensor, keep: Tensor | None, eps: float, *tensors: Tensor) -> None:
     count, rounds, n, hidden = states.shape
-    sizes = {"N": n, "H": hidden, "TOKENS": messages.power(n), "WIDTH": messages.power(hidden)}
-    precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-    options = {"ROUNDS": rounds, "KEEP": keep is not None, **sizes, "PRECISION": precision}
+    sizes = {"N": n, "H": hidden, "TOKENS": tile_size(n), "WIDTH": tile_size(hidden)}
+    options = {"ROUNDS": rounds, "KEEP": keep is not None, **sizes, "PRECISION": product_precision("tf32x3")}
     with torch.cuda.device_of(own):
         kernel[(count,)](*tensors, len(own), eps, **options, num_warps=8, num_stages=1)

@@ -3,7 +3,6 @@ torch it is a dozen, most of them on scores of all pairs. `Block` has the formul
 once."""
 
 import math
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -11,15 +10,16 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-_HAS_TRITON = find_spec("triton") is not None
-MOST = 64  # elements, and columns of a head: larger tiles do not fit into the registers of a program
+from gumtrace_experiments.triton_launch import HAS_TRITON, product_precision, tile_size
+
+MAX_TILE = 64  # elements, and columns of a head: larger tiles do not fit into the registers of a program
 
 
 def serves(heads: Tensor) -> bool:
     """Whether `attend` takes queries, keys and values (*B, n, 3, heads, size)."""
     n, size = heads.shape[-4], heads.shape[-1]
-    on_device = heads.is_cuda and _HAS_TRITON and heads.dtype == torch.float32
-    return on_device and heads.numel() > 0 and max(n, size) <= MOST
+    on_device = heads.is_cuda and HAS_TRITON and heads.dtype == torch.float32
+    return on_device and heads.numel() > 0 and max(n, size) <= MAX_TILE
 
 
 def attend(heads: Tensor, left: Tensor, right: Tensor, relative: Tensor) -> Tensor:
@@ -56,8 +56,7 @@ class _Attention(Function):
 
 def _launch(kernel: Any, shape: torch.Size, *tensors: Tensor) -> None:
     sequences, n, _, count, size = shape
-    tiles = {"ROWS": max(16, 1 << (n - 1).bit_length()), "WIDTH": max(16, 1 << (size - 1).bit_length())}
-    precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-    sizes = {"N": n, "HEADS": count, "SIZE": size, **tiles, "PRECISION": precision}
+    tiles = {"ROWS": tile_size(n), "WIDTH": tile_size(size), "PRECISION": product_precision()}
+    sizes = {"N": n, "HEADS": count, "SIZE": size, **tiles}
     with torch.cuda.device_of(tensors[0]):
         kernel[sequences, count](*tensors, 1 / math.sqrt(size), **sizes, num_warps=1 if n <= 32 else 4)

@@ -43,7 +43,7 @@ def _vector(relative, which, SIZE, WIDTH: tl.constexpr):
 def _attention(
     q, k, is_left, is_right, relative, scale, N, SIZE, ROWS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """p."""
+    """The weights p."""
     on_left = tl.sum(q * _vector(relative, 0, SIZE, WIDTH), 1, keep_dims=True)
     same = tl.sum(q * _vector(relative, 1, SIZE, WIDTH), 1, keep_dims=True)
     on_right = tl.sum(q * _vector(relative, 2, SIZE, WIDTH), 1, keep_dims=True)

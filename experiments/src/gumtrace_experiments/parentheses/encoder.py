@@ -39,8 +39,9 @@ class Encoder(nn.Module):
     def _read_at_once(self, tokens: Tensor, back: Tensor) -> Tensor:
         """What the LSTM returns, both directions in the same steps: cuDNN would take one after the other."""
         weights = stacked_weights([cast(nn.LSTM, self.lstm.forwards[0]), cast(nn.LSTM, self.lstm.backwards[0])])
-        gates = (x.chunk(4, 1) for x in weights)
-        entering, carry, bias = (torch.cat([opens, forgets, shows, new], 1) for opens, forgets, new, shows in gates)
+        # torch has the gates in the order in, forget, new, out, and `recurrence` has the last two the other way round.
+        by_gate = (x.chunk(4, 1) for x in weights)
+        entering, carry, bias = (torch.cat([opens, forgets, out, new], 1) for opens, forgets, new, out in by_gate)
         table = torch.baddbmm(bias[:, None], self.embedding.expand(2, -1, -1), entering.mT)  # (2, symbols, 4 hidden)
         both = torch.stack([tokens, tokens.gather(-1, back) + len(self.embedding)])
         gates = rows(table.flatten(0, 1), both.permute(2, 0, 1))  # (n, 2, B, 4 hidden)
@@ -48,4 +49,4 @@ class Encoder(nn.Module):
         return torch.cat([forwards, along(backwards, back)], -1)
 
     def compile(self, *args, **kwargs) -> None:
-        """There is nothing to compile: an LSTM is one call of a library, which torch.compile leaves alone."""
+        """There is nothing to compile: LSTMs are calls of a library or kernels, which torch.compile leaves alone."""

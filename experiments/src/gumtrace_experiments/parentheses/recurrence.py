@@ -9,7 +9,6 @@ Both take what words and noise add to the gates, (n, D, R, 4 hidden), of n steps
 (n, D, R, hidden).
 """
 
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -17,7 +16,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-_HAS_TRITON = find_spec("triton") is not None
+from gumtrace_experiments.triton_launch import HAS_TRITON
+
 BLOCK = 512  # entries of a program
 
 
@@ -27,7 +27,7 @@ def states(gates: Tensor, carry: Tensor) -> Tensor:
 
 def serves(gates: Tensor) -> bool:
     """Whether `fused` takes such gates."""
-    return gates.is_cuda and _HAS_TRITON and gates.dtype == torch.float32 and gates.numel() > 0
+    return gates.is_cuda and HAS_TRITON and gates.dtype == torch.float32 and gates.numel() > 0
 
 
 def stepwise(gates: Tensor, carry: Tensor) -> Tensor:
