@@ -38,8 +38,9 @@ test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU: needs a CUDA build
 	$(BIN)/pytest -n 4 -m "device or gpu"
 
 ENVIRONMENTS ?= oldest newest
+DISTRIBUTIONS ?= gumtrace gumtrace-experiments
 dist: ## build wheels and sdists into dist/, check them, run the fast tests with them in ENVIRONMENTS="oldest newest"
-	$(PYTHON) tests/helpers/distributions.py $(ENVIRONMENTS)
+	$(PYTHON) tests/helpers/distributions.py $(ENVIRONMENTS) $(DISTRIBUTIONS)
 
 SECONDS ?= 60
 SEED ?= 0

@@ -44,14 +44,14 @@ def served():
 @pytest.fixture
 def visit(chrome):
     """visit(url, path, **settings of the context). Nothing may go wrong there, nor anything but `url` be asked."""
-    from explored_page import Explored
+    from explored_page import PATIENCE, Explored
 
     contexts, wrong = [], []
 
     def go(url, path="", **settings):
         contexts.append(chrome.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings}))
         page = contexts[-1].new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(1000 * PATIENCE)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("console", lambda line: wrong.append(line.text) if line.type in ("error", "warning") else None)
         page.on("request", lambda asked: None if asked.url.startswith(url) else wrong.append(asked.url))

@@ -198,15 +198,17 @@ def test_experiments_that_require_another_version_are_found(tmp_path):
 
 def test_environments(monkeypatch):
     monkeypatch.setattr(versions, "interpreter", lambda version: version if version in ("3.11", "3.13") else None)
-    (python, oldest), (newest_python, newest) = distributions.environments([]).values()
-    assert (python, newest_python) == ("3.11", "3.13")
-    assert oldest["gumtrace"] == versions.oldest_versions()
-    pins = [[pin for pin in each if pin.startswith("torch==")] for each in oldest.values()]
+    all_four = distributions.environments([])
+    names = ["gumtrace", "gumtrace-experiments"]
+    assert list(all_four) == [(name, age) for age in ("oldest", "newest") for name in names]
+    assert all_four["gumtrace", "oldest"] == ("3.11", versions.oldest_versions())
+    pins = [[pin for pin in all_four[name, "oldest"][1] if pin.startswith("torch==")] for name in names]
     assert pins == [["torch==2.5"], ["torch==2.7"]]  # the experiments need a newer one
-    assert set(newest.values()) == {(distributions.torch(),)}
-    assert list(distributions.environments(["newest"])) == ["newest"]
-    with pytest.raises(SystemExit, match="latest: there are oldest, newest"):
-        distributions.environments(["latest"])
+    assert [all_four[name, "newest"] for name in names] == [("3.13", [distributions.torch()])] * 2
+    assert list(distributions.environments(["newest"])) == [(name, "newest") for name in names]
+    assert list(distributions.environments([names[1], "oldest"])) == [(names[1], "oldest")]
+    with pytest.raises(SystemExit, match="latest: there are oldest, newest, gumtrace, gumtrace-experiments"):
+        distributions.environments(["latest", "oldest"])
 
 
 def test_tests_that_are_left_out_exist():

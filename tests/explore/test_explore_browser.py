@@ -232,25 +232,32 @@ def test_sizes(explored):
 
 def test_nothing_is_lost_while_an_answer_is_awaited(explored):
     """Questions that come faster than answers build on each other; those to keys that are to go are forgotten."""
-    page = explored.page
+    page, held = explored.page, []
 
-    def slowly(route):
-        page.wait_for_timeout(100)
-        route.continue_()
+    def hold_one():
+        page.route("**/api/run", lambda route: held.append(route), times=1)
 
-    page.route("**/api/run", slowly)
+    def answer_all():
+        """The question that was held until now, and what was asked meanwhile."""
+        explored.until(lambda: explored.look() and held)
+        held.pop().continue_()
+        page.wait_for_selector(".gx:not([aria-busy])")
+
+    hold_one()
     for _ in range(3):
         explored.press("n")
     explored.slider(1).fill("2")
     explored.slider(2).fill("3")
-    page.wait_for_selector(".gx:not([aria-busy])")
+    answer_all()
     assert page.input_value("[name=seed]") == "20"
     expected = explored.expected("subset")
     assert explored.times() == pytest.approx(expected.times)
     assert (expected.dist.logits[1], expected.dist.logits[2]) == (2, 3)
+    hold_one()
     page.click("[data-structure=permutation]")
     explored.slider(1).fill("-2")
-    page.wait_for_selector(".gx[data-ready=permutation]:not([aria-busy])")
+    answer_all()
+    assert page.get_attribute(".gx", "data-ready") == "permutation"
     assert explored.times() == pytest.approx(explored.expected("permutation").times)
     assert explored.look()["logits"]["1"] != -2
 

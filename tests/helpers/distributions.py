@@ -1,12 +1,14 @@
 """Makes the archives of a release in dist/, and tests them as users get them:
 
-    python tests/helpers/distributions.py                # in two environments: oldest and newest
-    python tests/helpers/distributions.py newest
+    python tests/helpers/distributions.py                # both, with the oldest and the newest of what they require
+    python tests/helpers/distributions.py newest         # both, with the newest
+    python tests/helpers/distributions.py oldest gumtrace-experiments
 
-Both sdists are built, the wheels from these, and `archives.py` checks what is in them. Every environment is fresh, and
-outside of the repository: the oldest versions that pyproject.toml allows on the oldest Python, or the newest of the
-index on the newest Python found, with torch as in constraints.txt. The fast tests run there in the unpacked sdist, of
-which the sources were removed: what they import is what was installed. TORCH_INDEX is as in `versions.py`.
+Both sdists are built, the wheels from these, and `archives.py` checks what is in them. Each distribution is tested in
+environments of its own, fresh and outside of the repository: the oldest versions that pyproject.toml allows on the
+oldest Python, or the newest of the index on the newest Python found, with torch as in constraints.txt. The fast tests
+run there in the unpacked sdist, of which the sources were removed: what they import is what was installed. TORCH_INDEX
+is as in `versions.py`.
 """
 
 import os
@@ -39,18 +41,22 @@ LEFT_OUT = {  # test -> why it cannot run with what is installed
 }
 
 
-def environments(named: list[str]) -> dict[str, tuple[str, dict[str, list[str]]]]:
-    """Name -> interpreter and, for each distribution, pinned versions."""
+def environments(named: list[str]) -> dict[tuple[str, str], tuple[str, list[str]]]:
+    """Distribution and oldest or newest -> interpreter and pinned versions. Of those that are named, or of all."""
     found = {version: path for version in versions.pythons() if (path := versions.interpreter(version))}
     first = versions.pythons()[0]
     if first not in found:
         raise SystemExit(f"there is no python{first} on the path, the oldest that is supported: install it")
-    oldest = {name: versions.oldest_versions(folder) for name, folder in FOLDERS.items()}
-    newest = dict.fromkeys(FOLDERS, (torch(),))
-    known = {"oldest": (found[first], oldest), "newest": (list(found.values())[-1], newest)}
-    if unknown := set(named) - set(known):
-        raise SystemExit(f"{', '.join(sorted(unknown))}: there are {', '.join(known)}")
-    return {name: known[name] for name in named or known}
+    python = {"oldest": found[first], "newest": list(found.values())[-1]}
+    if unknown := set(named) - {*FOLDERS, *python}:
+        raise SystemExit(f"{', '.join(sorted(unknown))}: there are {', '.join([*python, *FOLDERS])}")
+    distributions = [name for name in FOLDERS if name in named] or FOLDERS
+    ages = [age for age in python if age in named] or python
+    return {
+        (name, age): (python[age], versions.oldest_versions(FOLDERS[name]) if age == "oldest" else [torch()])
+        for age in ages
+        for name in distributions
+    }
 
 
 def torch() -> str:
@@ -90,14 +96,21 @@ def unpack(place: Path) -> Path:
     return folder
 
 
-def installed(own: Path) -> str:
-    """What the environment has; an error unless it has the wheels themselves."""
-    code = """if True:
-        import sys, gumtrace
+def install(own: Path, name: str, pinned: list[str]) -> None:
+    """The wheel of a distribution; with that of the experiments, also the library's, which it requires."""
+    library = f"{DIST / archives.wheel('gumtrace', version())}[{','.join(versions.EXTRAS)}]"
+    others = [f"{DIST / archives.wheel(name, version())}"] if name != "gumtrace" else []
+    versions.add(own, pinned, [library, *others])
+
+
+def installed(own: Path, name: str) -> str:
+    """What the environment has; an error unless it has the wheel itself."""
+    code = f"""if True:
+        import sys, {archives.PACKAGES[name]} as tested
         from importlib.metadata import version
-        assert gumtrace.__file__.startswith(sys.prefix), gumtrace.__file__
-        found = [f"{name} {version(name)}" for name in ("torch", "numba", "numpy")]
-        print(f"Python {sys.version.split()[0]}", *found, sep=", ")"""
+        assert tested.__file__.startswith(sys.prefix), tested.__file__
+        found = [name + " " + version(name) for name in ("torch", "numba", "numpy")]
+        print("Python " + sys.version.split()[0], *found, sep=", ")"""
     command = [own, "-P", "-c", code]
     return subprocess.run(
         command, cwd="/", env=environment(), capture_output=True, text=True, check=True
@@ -142,18 +155,16 @@ def main(named: list[str]) -> int:
             return 1
         for test, why in LEFT_OUT.items():
             print(f"left out: {test}: {why}")
-        for name, (python, pinned) in chosen.items():
-            folder = unpack(place / f"{name}-tests")
-            own = versions.create(place / name, python)
-            for distribution in FOLDERS:
-                tell(f"{name}: installing {distribution} with {', '.join(pinned[distribution])}")
-                wheel = f"{DIST / archives.wheel(distribution, version())}"
-                extras = f"[{','.join(versions.EXTRAS)}]" if distribution == "gumtrace" else ""
-                versions.add(own, pinned[distribution], [f"--find-links={DIST}", wheel + extras])
-                found = installed(own)
-                tell(f"{name}: testing {distribution} with {found}")
-                rows.append((distribution, name, found, run_tests(own, distribution, folder)))
-            shutil.rmtree(place / name)  # gigabytes
+        for (name, age), (python, pinned) in chosen.items():
+            tell(f"{name}, {age}: installing it with {', '.join(pinned)}")
+            own = versions.create(place / age, python)
+            install(own, name, pinned)
+            found = installed(own, name)
+            tell(f"{name}, {age}: testing it with {found}")
+            counts = run_tests(own, name, unpack(place / f"{name}-{age}"))
+            tell(f"{name}, {age}: {', '.join(f'{number} {what}' for what, number in counts.items())}")
+            rows.append((name, age, found, counts))
+            shutil.rmtree(place / age)  # gigabytes
     print(table(rows))
     return int(any(counts["failed"] or not counts["passed"] for *_, counts in rows))
 

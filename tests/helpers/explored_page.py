@@ -5,6 +5,10 @@ import time
 import pytest
 from exploring import Expected
 
+# Seconds to wait for what is to be seen. The first run of a structure compiles its kernels: seconds, or on a busy
+# machine a minute.
+PATIENCE = 120.0
+
 # All that is to be seen at a frame, read off the page.
 READ = """() => {
   const root = document.querySelector(".gx");
@@ -65,9 +69,9 @@ class Explored:
     def times(self) -> dict[str, float]:
         return self.look()["times"]
 
-    def until(self, true, seconds: float = 10.0) -> None:
+    def until(self, true) -> None:
         """Waits. Playwright's own way of waiting for a condition evaluates strings, which the page forbids."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE
         while not true():
             assert time.monotonic() < deadline, f"waited in vain; the page shows {self.look()}"
             time.sleep(0.01)

@@ -92,7 +92,7 @@ def _derive_types_once(interpreter) -> None:
 
 
 def _leave_equal_operands(semantic) -> None:
-    broadcast, convert = semantic.broadcast_impl_value, semantic._cast_to_computation_type
+    broadcast = semantic.broadcast_impl_value
 
     def broadcast_unless_equal(self, lhs, rhs):
         a, b = lhs.type, rhs.type
@@ -100,10 +100,14 @@ def _leave_equal_operands(semantic) -> None:
             return lhs, rhs
         return broadcast(self, lhs, rhs)
 
+    semantic.broadcast_impl_value = broadcast_unless_equal
+    convert = getattr(semantic, "_cast_to_computation_type", None)
+    if convert is None:  # Triton 3.4 converts in other places
+        return
+
     def convert_unless_equal(self, value, dtype):
         return value if getattr(value, "dtype", None) is dtype else convert(self, value, dtype)
 
-    semantic.broadcast_impl_value = broadcast_unless_equal
     semantic._cast_to_computation_type = convert_unless_equal
 
 

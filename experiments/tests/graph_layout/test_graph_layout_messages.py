@@ -135,7 +135,7 @@ def test_scenes_do_not_depend_on_their_batch(structures):
 @pytest.mark.parametrize("structures", [trees, soft])
 def test_the_operators_are_as_torch_wants_them(structures):
     made, hard = decoder(4, 16), structures is trees
-    second = [t.detach() for t in made._prepare(structures(4, 1, 1), hard).second]
+    second = [t.detach() for t in vars(made._prepare(structures(4, 1, 1), hard).second).values()]
     halves = torch.randn(1, 4, 1, 2, 2, 16, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(0))
     _, above = messages.sum_messages(halves, *second, True)
     assert above.shape == (12 if hard else 24, 16)

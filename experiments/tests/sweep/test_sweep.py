@@ -156,6 +156,22 @@ def test_a_trial_given_up_twice_is_queued_once(tmp_path):
     assert states(study) == [FAIL, TrialState.WAITING]
 
 
+def test_a_trial_that_was_queued_twice_is_run_once(tmp_path, monkeypatch):
+    """Two machines that share no locks gave it up at the same time: neither saw the other's retry."""
+    sweep = make(tmp_path, 2)
+    study = open_study(sweep)
+    study.ask().suggest_float("lr", 1e-4, 1.0, log=True)
+    with monkeypatch.context() as at_the_same_time:
+        at_the_same_time.setattr(sweeps, "retries_of", lambda study, number: [])
+        for _ in range(2):
+            sweeps.give_up(study, 0)
+    assert states(study) == [FAIL, TrialState.WAITING, TrialState.WAITING]
+    trials = run_sweep(sweep, Jobs()).trials
+    assert [t.state for t in trials] == [FAIL, COMPLETE, FAIL, COMPLETE]
+    assert trials[2].user_attrs["reason"] == "the same as trial 1"
+    assert len({t.params["lr"] for t in trials if t.state == COMPLETE}) == 2
+
+
 def test_others_may_ask_while_one_trains(tmp_path):
     sweep = make(tmp_path, 1)
     held = []

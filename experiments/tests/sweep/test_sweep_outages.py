@@ -21,6 +21,8 @@ from waiting import until
 from gumtrace_experiments.sweep import database, study
 from gumtrace_experiments.sweep.database import Connection, Patient
 from gumtrace_experiments.sweep.errors import SweepError
+from gumtrace_experiments.sweep.front_end import run_sweep
+from gumtrace_experiments.sweep.jobs import Jobs
 from gumtrace_experiments.sweep.study import DONE, open_study
 from gumtrace_experiments.sweep.worker import Worker
 
@@ -97,6 +99,22 @@ def test_threads_share_an_outage(flaky, monkeypatch):
         "the database is back",
     }
     assert len(said) % 2 == 0
+
+
+def test_a_sweep_in_one_process_has_one_connection(tmp_path, monkeypatch):
+    """Of two, each would report an outage: that of what shows progress, and that of the worker's heartbeat."""
+    made = []
+
+    def connect(say):
+        made.append(Connection(say))
+        return made[-1]
+
+    monkeypatch.setattr(study, "Connection", connect)
+    found = run_sweep(make(tmp_path, 1, storage=f"sqlite:///{tmp_path}/study.db"), Jobs())
+    assert made == [found._storage.connection]
+    assert states(found) == [COMPLETE]
+    found._storage.remove_session()
+    found._storage.storage._backend.engine.dispose()
 
 
 def test_a_database_that_stays_away_is_given_up(flaky, monkeypatch):

@@ -8,7 +8,7 @@ the sender and one on the receiver. Both are applied at the nodes, and a 0/1 mat
 is gathered or scattered, so that the backward pass, too, is made of matrix products.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from torch.nn import functional as F
 ONCE = "repeated layers have no second derivatives, and take no create_graph=True; decode with twice=True"
 
 
-class Layer(NamedTuple):
+@dataclass(frozen=True)  # no named tuple: compiled steps call it, and torch 2.7 cannot compile the call of one
+class Layer:
     bias: Tensor  # (outputs,), in the dtype of the first weight
     weights: tuple[Tensor, ...]  # (outputs, inputs), one for each input
 

@@ -6,8 +6,9 @@ there, and the whole of the layer only for gradients to structures. torch.compil
 differentiated once.
 """
 
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +29,8 @@ ONCE = "the kernels for messages have no second derivatives; decode with hard=Fa
 _HAS_TRITON = find_spec("triton") is not None
 
 
-class Second(NamedTuple):
+@dataclass(frozen=True)
+class Second:
     """The second layer of both types of pairs, no edges and edges, and whose they are: the same in every step."""
 
     weight: Tensor  # (2, hidden, hidden), outputs before inputs
@@ -39,7 +41,7 @@ class Second(NamedTuple):
 
     def __call__(self, halves: Tensor) -> Tensor:
         keep = torch.is_grad_enabled() and not self.wiring.requires_grad
-        return sum_messages(halves, *self, keep)[0]
+        return sum_messages(halves, self.weight, self.bias, self.used, self.turned, self.wiring, keep)[0]
 
 
 def serves(structure: Tensor, hidden: int) -> bool:

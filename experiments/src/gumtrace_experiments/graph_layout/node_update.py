@@ -7,7 +7,8 @@ products: autograd would have 31 passes over them, here it is 21. Sums and relus
 its gradient with the relu before (node_kernels.py), and nothing is kept but what is received, and the two layers.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ ROWS = 32  # of a program
 MOST = 8192  # numbers that a program holds at once
 
 
-class PlainUpdate(NamedTuple):
+@dataclass(frozen=True)
+class PlainUpdate:
     """By operations of torch, which compiles them, and differentiates them as often as wanted."""
 
     out1: Layer  # of nodes and the messages they receive

@@ -23,7 +23,7 @@ class RepeatedMessages:
     """
 
     def __init__(self, second: Second, steps: int):
-        self.given = second.bias.detach(), *second[2:]
+        self.given = second.bias.detach(), second.used, second.turned, second.wiring
         self.tape = _Tape(steps)
         self.gates = enumerate(_Gate.apply(self.tape, second.weight, second.bias))
 

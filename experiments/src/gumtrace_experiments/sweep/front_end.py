@@ -22,7 +22,7 @@ def run_sweep(sweep: Sweep, jobs: Jobs) -> Study:
     study = open_study(sweep)
     with stoppable(), Progress(study, sweep.trials) as progress:
         if jobs.number == 1 and jobs.here:
-            Worker(sweep, watch=progress.show).work()
+            Worker(sweep, watch=progress.show, study=study).work()  # one connection: an outage is reported once
         elif not progress.show():
             with presence(sweep.locks) as name:
                 _look_after(Crew(sweep, jobs, sweep.locks / name), progress)

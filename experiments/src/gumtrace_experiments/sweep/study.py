@@ -14,7 +14,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import TPESampler
 from optuna.storages.journal import JournalFileBackend
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 from tqdm import tqdm
 
@@ -187,9 +187,10 @@ def give_up(study: Study, number: int) -> None:
 
 
 def retry(study: Study, trial: FrozenTrial) -> None:
-    """Queue a failed trial once more, with the same parameters. More than once for the same trial is no harm."""
+    """Queue a failed trial once more, with the same parameters, unless somebody did. Two who do so at the same time, on
+    machines that share no locks, may both queue it: whoever is given the second refuses it (`repeats`)."""
     retries = trial.user_attrs.get("retries", 0)
-    if queued_again(study, trial.number) or retries >= RETRIES or not trial.params:
+    if retries_of(study, trial.number) or retries >= RETRIES or not trial.params:
         return
     attributes: dict[str, Any] = {RETRY_OF: trial.number, "retries": retries + 1}
     study.add_trial(
@@ -203,5 +204,15 @@ def retry(study: Study, trial: FrozenTrial) -> None:
     )
 
 
-def queued_again(study: Study, number: int) -> bool:
-    return any(other.user_attrs.get(RETRY_OF) == number for other in study.get_trials(deepcopy=False))
+def retries_of(study: Study, number: int) -> list[int]:
+    """Numbers of the trials that a trial was queued again as. One is enough."""
+    trials = study.get_trials(deepcopy=False)
+    return [other.number for other in trials if other.user_attrs.get(RETRY_OF) == number]
+
+
+def repeats(study: Study, trial: Trial) -> int | None:
+    """The number of an earlier trial that retries the same one. Storages number trials one after the other, so that of
+    two retries it is known to all which is the first."""
+    tried = trial.user_attrs.get(RETRY_OF)
+    first = trial.number if tried is None else min(retries_of(study, tried))
+    return first if first < trial.number else None

@@ -15,6 +15,7 @@ from functools import partial
 import optuna
 import torch
 from optuna.exceptions import ExperimentalWarning, TrialPruned
+from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from gumtrace_experiments.config import Config
@@ -25,7 +26,7 @@ from gumtrace_experiments.store.folder import PRUNED, write_json
 from gumtrace_experiments.store.locks import alive, exclusive, presence
 from gumtrace_experiments.sweep.database import settled
 from gumtrace_experiments.sweep.errors import SweepError
-from gumtrace_experiments.sweep.study import DONE, Sweep, claim, count, give_up, open_study, queued_again
+from gumtrace_experiments.sweep.study import DONE, Sweep, claim, count, give_up, open_study, repeats, retries_of
 
 POLL = 1.0  # seconds between polls of a study
 UNOWNED = 60.0  # seconds that a trial may run without a worker's name in it
@@ -44,11 +45,24 @@ FAILURES = (Unsuitable, RunFolderError, torch.cuda.OutOfMemoryError)
 
 
 class Worker:
-    """Number `index` of a sweep's workers. `watch` is called after each evaluation of a run."""
+    """A worker of a sweep.
 
-    def __init__(self, sweep: Sweep, index: int = 0, watch: Callable[[Run], object] | None = None):
+    Args:
+        index: its number among the workers.
+        watch: called after each evaluation of a run.
+        study: the sweep's, if this process has opened it. Otherwise it is opened, when its database answers.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        index: int = 0,
+        watch: Callable[[Run], object] | None = None,
+        study: Study | None = None,
+    ):
         claim(sweep)
-        self.sweep, self.study, self._watch = sweep, open_study(sweep, index, wait=True), watch
+        self.sweep, self._watch = sweep, watch
+        self.study = open_study(sweep, index, wait=True) if study is None else study
         self._name, self._place = "", f"{socket.gethostname()}:{sweep.locks.resolve()}"
         self._number: int | None = None  # of the trial under way
         self._failed = 0  # trials, one after the other
@@ -102,7 +116,7 @@ class Worker:
             self.study.optimize(objective, n_trials=1, catch=FAILURES, gc_after_trial=collect)
         except BaseException as error:
             if self._number is not None:
-                if isinstance(error, Exception) and queued_again(self.study, self._number):
+                if isinstance(error, Exception) and retries_of(self.study, self._number):
                     return  # others heard nothing of this worker, and have given up its trial: it is theirs now
                 give_up(self.study, self._number)
             raise  # this worker ends, by no fault of the trial's: interrupted, preempted, a bug
@@ -113,6 +127,8 @@ class Worker:
         trial.set_user_attr("locks", self._place)
         trial.set_user_attr("worker", self._name)
         try:
+            if (first := repeats(self.study, trial)) is not None:
+                raise Unsuitable(f"the same as trial {first}")
             config = self._suggested(trial)
             trial.set_user_attr("folder", str(self.sweep.folder(config)))
             asking.close()  # the next worker's sampler knows of these parameters

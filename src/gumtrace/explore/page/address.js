@@ -1,10 +1,10 @@
 // The page's address says after its # what is shown, so that it is shown again on a reload, and by whoever gets the link.
 const PAUSE = 300; // ms: browsers refuse to be told of each step of a drag
 
-// { asked, at }, or null if the address says nothing. Whatever it says is asked for: who answers refuses what makes no sense.
-export function readAddress() {
-  if (location.hash.length < 2) return null;
-  const fields = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+// { asked, at } of what an address has after its #, or null if that is nothing. Whatever it says is asked for: who answers refuses what makes no sense.
+export function readAddress(hash) {
+  if (hash.length < 2) return null;
+  const fields = Object.fromEntries(new URLSearchParams(hash.slice(1)));
   const { structure, logits, seed, redraw, step = "0", ...options } = fields;
   const asked = {
     structure,
