@@ -93,12 +93,11 @@ def test_counts_by_hand(tmp_path):
     found = torch.tensor([[-1, 0, 0, 0, 2, 2, 5, 6, 7, 0, 6, 10, 2, 12], [-1, 0, 0, 1] + [-2] * 10])
     logits = 200.0 * (found[:, None, :] == torch.arange(14)[:, None])
     model = SimpleNamespace(
-        config=SimpleNamespace(depth=2),
         posterior=lambda batch: gt.Arborescence(logits, lengths=batch.lengths),
         answer=lambda batch, structure: torch.nn.functional.one_hot(structure[..., 0, :].sum(-1).long(), 10),
     )
     names = (*depths.HEADS, "arguments", *depths.ANSWERS, "expressions")
-    rows = [dict(zip(names, row, strict=True)) for row in depths.counts(model, batch, seeded()).tolist()]
+    rows = [dict(zip(names, row, strict=True)) for row in depths.counts(model, batch, seeded(), 2).tolist()]
     assert rows == [
         {
             "right": 4,  # 1 and 2, and both of the second expression

@@ -146,10 +146,15 @@ def test_orders_of_insertions(insertions):
 
 def test_overfitting_of_insertions(insertions):
     for row in (LEFT, SMART):
-        assert all(run.result["iteration"] in (500, 1000) for run in insertions[row][50])
+        assert all(run.result["iteration"] in (500, 1000) for t in TYPES[2:] for run in insertions[row][t])
         assert all(run.curve["perplexity"][-1] > 17 for run in insertions[row][50])
     rises = [r.curve["perplexity"][-1] / min(r.curve["perplexity"]) for k in (TRACE, RELAX) for r in insertions[k][50]]
     assert 1.03 < min(rises) < mean(rises) < max(rises) < 1.06
+
+    config = insertions[TRACE][50][0].config
+    seen = config["iterations"] * config["calls"] / config["samples"] / (1 - config["supervision"])
+    assert 13.5 < seen / config["train_size"] < 14.5
+    assert max(run.result["test"]["perplexity"] for run in insertions[SMART][50]) == pytest.approx(12.48, abs=0.005)
 
 
 def test_estimators_of_insertions(insertions):
