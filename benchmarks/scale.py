@@ -14,8 +14,8 @@ TABLE = (
 FIGURE = (
     "![Nanoseconds a logit and peak memory against the keys of an item, for each structure]"
     "(_generated/figures/scale.svg)\n\n"
-    "The same steps by the size of an item: batches have up to 17 million logits, so that a copy of them takes about "
-    "the same time everywhere. Dotted: torch's noise and order alone."
+    "The same steps by the size of an item: batches have up to 17 million logits. Dotted: torch's noise and order "
+    "alone."
 )
 
 

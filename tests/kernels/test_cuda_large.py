@@ -41,6 +41,14 @@ GEOMETRIES = {
 every_geometry = pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
 
 
+def test_few_large_trees_are_shared(monkeypatch):
+    monkeypatch.setattr(cuda.spanning_tree, "ONE_PROGRAM", 128)
+    shared = {
+        (n, items): cuda.spanning_tree._is_shared(spanning_tree(n), items) for n in (128, 129, 513) for items in (1, 64)
+    }
+    assert [where for where, is_shared in shared.items() if is_shared] == [(129, 1), (513, 1), (513, 64)]
+
+
 @pytest.fixture(autouse=True)
 def several_programs(monkeypatch):
     """For items of any size, with tiles that are smaller than they are. Reductions ask for 16 on a GPU."""

@@ -261,6 +261,14 @@ def test_plain_numbers_miss_nothing(plain):
     assert plain == [[1, 0], [1, 0]]
 
 
+def test_plain_numbers_do_not_lose_a_bridge(plain):
+    """An edge that every tree has, below the range of float64, and none between it and the others."""
+    u = torch.full((1, 4, 4), -torch.inf, dtype=torch.float64)
+    u[0, 0, 1], u[0, 1, 2], u[0, 2, 3] = 0.0, -800.0, 0.0
+    check(u, torch.tensor([4], dtype=torch.int32), 0, UNDIRECTED, True, atol=1e-11)
+    assert [1] in plain
+
+
 @pytest.mark.parametrize("count", range(3))
 @pytest.mark.parametrize(("n", "root"), [(65, 7), (100, UNDIRECTED), (130, UNDIRECTED)])
 @pytest.mark.slow

@@ -31,7 +31,7 @@ LONG = {  # selected in rounds, sorted by torch, or several programs an item
     "subset-long": ((1500,), lambda x, **kw: gt.Subset(x, 100, **kw)),
     "permutation-long": ((1500,), gt.Permutation),
     "tree-large": ((150, 150), gt.SpanningTree),
-    "matching-large": ((150, 140), gt.Matching),
+    "matching-large": ((140, 150), gt.Matching),
 }
 every_structure = pytest.mark.parametrize("name", MAKE)
 and_long_ones = pytest.mark.parametrize("name", [*MAKE, *LONG])

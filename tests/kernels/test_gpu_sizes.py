@@ -39,7 +39,7 @@ CASES = {
     "matching-200": ((200, 200), gt.Matching),
     "matching-1000": ((1000, 1000), gt.Matching),
     "matching-wide": ((40, 300), gt.Matching),
-    "matching-tall": ((700, 30), gt.Matching),
+    "matching-wider": ((30, 700), gt.Matching),
     "binary-700": ((700,), gt.BinaryTree),
     "subset-129": ((129,), subset(10)),
     "subset-129-many": ((129,), subset(70)),

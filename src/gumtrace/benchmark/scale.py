@@ -22,7 +22,7 @@ CHECKED = 2  # items
 SECONDS, MOST_CALLS = 0.5, 15  # of wall time for a step; slow ones get three calls, the slowest one
 SLOW = 3.0  # seconds
 RELAXED_NODES = 128  # the most of a tree whose relaxation is timed too: that takes O(n^3)
-TOLERANCE = 1e-3  # of log-probabilities, relative, and of their gradients: float32 beside float64
+TOLERANCE = 1e-3  # of gradients, relative, and a tenth of it of log-probabilities: float32 beside float64
 
 
 def _case(structure: str, batch: int | None = None, **size: int) -> Case:
@@ -79,9 +79,9 @@ def check_scale(case: Case, *, device: torch.device | str = "cpu", dtype: torch.
     exact = logits.detach().cpu().double().requires_grad_()
     expected = make(exact).trace_log_prob(trace.to("cpu"))
     expected.sum().backward()
-    if not torch.allclose(log_prob.cpu().double(), expected, rtol=TOLERANCE):
+    if not torch.allclose(log_prob.cpu().double(), expected, rtol=TOLERANCE / 10):
         raise CheckFailed(f"{case.name}: the log-probabilities are not those in float64")
-    if not torch.allclose(_grad(logits), _grad(exact), rtol=TOLERANCE, atol=TOLERANCE):
+    if not (_grad(logits) - _grad(exact)).norm() <= TOLERANCE * _grad(exact).norm():  # of many small ones, too
         raise CheckFailed(f"{case.name}: the gradients are not those in float64")
 
 

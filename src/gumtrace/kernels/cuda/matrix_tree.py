@@ -119,11 +119,11 @@ def _marginals(
                 p += share(y, d1, d2, tl.load(tops + i), w0, w1, w2, w3, we, DUAL)
             if KIND == FOLDED:
                 p = tl.where(i < lane, p, 0.0)
-            if DUAL == 1:
-                p = tl.minimum(tl.maximum(p, 0.0), 1.0)  # rounding errors must not leave the polytope
             inside = some & (i < n) & (lane < n)
             if not WIDE:
                 lost |= (inside & ~(tl.abs(p) < float("inf"))).to(tl.int32)
+            if DUAL == 1:
+                p = tl.minimum(tl.maximum(p, 0.0), 1.0)  # rounding errors must not leave the polytope
             tl.store(to + node(i, root) * n + node(lane, root), p.to(out.dtype.element_ty), mask=inside)
         if not WIDE:
             lost = tl.max(lost, 1, keep_dims=True)

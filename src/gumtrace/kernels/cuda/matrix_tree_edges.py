@@ -41,7 +41,7 @@ def weights(y, d1, d2, top, DUAL: tl.constexpr, WIDE: tl.constexpr):
     """Weights relative to the largest of their column, which no marginal depends on."""
     x0, e = exponential(y - top)
     if not WIDE:
-        x0, e = scaled(x0, e), 0  # never 0 for an edge: too small a number must be found
+        x0, e = scaled(x0, tl.maximum(e, -1022)), 0  # never 0 for an edge: too small a number must be found
     x1, x2, x3 = 0.0, 0.0, 0.0
     if DUAL > 1:
         x1 = x0 * d1

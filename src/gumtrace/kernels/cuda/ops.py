@@ -56,7 +56,7 @@ STRUCTURES: dict[type, ModuleType] = {
 
 RANGES = {  # for `gumtrace.backends()`
     "Subset and Permutation": f"to {subset.LONGEST} keys (torch sorts permutations of more than {IN_REGISTERS})",
-    "Matching": f"to {matching.WIDEST} columns and {matching.MOST_ROWS} rows",
+    "Matching": f"to {matching.WIDEST} columns",
     "SpanningTree": f"to {spanning_tree.MOST_NODES} nodes",
     "SpanningTree.from_edges": f"one graph, to {sparse_tree.MOST_DECISIONS} nodes",
     "Arborescence": f"to {arborescence.LARGEST} nodes",

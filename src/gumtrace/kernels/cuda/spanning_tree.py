@@ -32,7 +32,9 @@ from gumtrace.kernels.cuda.spanning_tree_levels import decisions
 from gumtrace.kernels.cuda.spanning_tree_trace import shape_of, tile_of
 
 MOST_NODES = 2048  # one program has a number for each
-ONE_PROGRAM = 128  # nodes of the largest graphs that are one program's; here at most 512, the 9 bits of packed integers
+ONE_PROGRAM = 128  # nodes of the largest graphs that are always one program's
+PACKED = 512  # of those that can be: a node has 9 bits of an integer
+MANY = 64  # items from which on they are: by then each way takes as long (n = 500, NVIDIA H200)
 
 
 @triton.jit
@@ -270,17 +272,18 @@ def serves(geometry):
     return geometry.nodes <= MOST_NODES
 
 
-def _is_large(geometry):
-    return geometry.nodes > ONE_PROGRAM
+def _is_shared(geometry, items):
+    """Whether several programs take an item: those that are too large for one, and few large ones."""
+    return geometry.nodes > PACKED or (geometry.nodes > ONE_PROGRAM and items < MANY)
 
 
-def trace(geometry, *where):
-    kernel = spanning_tree_rounds if _is_large(geometry) else spanning_tree_trace
-    kernel.trace(geometry, *where)
+def trace(geometry, source, sizes, seed, winners, links, status):
+    kernel = spanning_tree_rounds if _is_shared(geometry, len(winners)) else spanning_tree_trace
+    kernel.trace(geometry, source, sizes, seed, winners, links, status)
 
 
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
-    if _is_large(geometry):
+    if _is_shared(geometry, len(winners)):
         where = (winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream)
         return spanning_tree_tiles.up(geometry, *where)
     shape, warps = _tiles(geometry)
@@ -290,7 +293,7 @@ def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, s
 
 
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream):
-    if _is_large(geometry):
+    if _is_shared(geometry, len(winners)):
         where = (winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream)
         return spanning_tree_tiles.down(geometry, *where)
     shape, warps = _tiles(geometry)
