@@ -11,12 +11,6 @@ TABLE = (
     "`exponential_`, `log` and `topk` or `sort` of as many numbers, in the same run. Peak memory: of the whole step, "
     "beyond the logits and their gradient, in multiples of the logits."
 )
-FIGURE = (
-    "![Nanoseconds a logit and peak memory against the keys of an item, for each structure]"
-    "(_generated/figures/scale.svg)\n\n"
-    "The same steps by the size of an item: batches have up to 17 million logits. Dotted: torch's noise and order "
-    "alone."
-)
 
 
 def table(results: dict) -> str:
@@ -36,7 +30,7 @@ def table(results: dict) -> str:
         lines.append(
             f"| {name} | {step['batch']:,} | {_short(step['copy_ms'])} | {' | '.join(times)} | {_memory(step)} |"
         )
-    return "\n".join([*lines, "", FIGURE]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def draw(results: dict):

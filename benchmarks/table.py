@@ -298,7 +298,7 @@ TABLES = {
     "ranking-noise": lambda: ranking_noise(_load("ranking.json")),
     "ranking-cost": lambda: ranking_cost(_load("ranking.json")),
     "sorting": lambda: sorting.table(_load("sorting.json")),
-    "scale": lambda: scale.table(_load(scale.FILE)) if (RESULTS / scale.FILE).exists() else "",
+    "scale": lambda: scale.table(_load(scale.FILE)),
 }
 
 

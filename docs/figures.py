@@ -50,8 +50,8 @@ def draw(out: Path) -> None:
         _save(training(), out / "training.svg")
         _save(clusterings(), out / "clustering.svg")
         _save(temperature(), out / "temperature.svg")
-        if (recorded := RESULTS / scale.FILE).exists():
-            _save(scale.draw(json.loads(recorded.read_text(encoding="utf-8"))), out / "scale.svg")
+        recorded = RESULTS / scale.FILE
+        _save(scale.draw(json.loads(recorded.read_text(encoding="utf-8"))), out / "scale.svg")
         plotting.optimisation(whole_runs(), out / "toy.svg")
 
 
