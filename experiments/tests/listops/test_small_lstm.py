@@ -5,7 +5,7 @@ import kernelcases
 import pytest
 import torch
 from common import seeded
-from kernelcases import DEVICE, LARGE
+from kernelcases import DEVICE, LARGE, RECORDED
 from torch import nn
 
 from gumtrace_experiments import small_lstm
@@ -72,6 +72,25 @@ def test_what_is_not_served_is_read_by_torch():
     lstms, x, _ = made((1, 2, 3, 4, 65))
     assert not small_lstm.serves(lstms, x)
     torch.testing.assert_close(small_lstm.outputs(lstms, x)[0], lstms[0](x)[0])
+
+
+def test_a_second_derivative_is_refused():
+    lstms, x, _ = made(SIZES["two"])
+    (first,) = torch.autograd.grad(small_lstm.fused(lstms, x)[0].square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+@RECORDED
+def test_under_a_graph():
+    lstms, x, grads = made(SIZES["several programs"])
+    expected = [each.clone() for each in found(small_lstm.fused, lstms, x, grads)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
+        again = found(small_lstm.fused, lstms, x, grads)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(mine, other) for mine, other in zip(again, expected, strict=True))
 
 
 @LARGE

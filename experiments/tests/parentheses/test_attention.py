@@ -5,7 +5,7 @@ import kernelcases
 import pytest
 import torch
 from common import seeded
-from kernelcases import DEVICE, LARGE
+from kernelcases import DEVICE, LARGE, RECORDED
 
 from gumtrace_experiments.parentheses import attention
 from gumtrace_experiments.parentheses.insertion_model import Block, Decoder, Seen
@@ -72,6 +72,38 @@ def test_log_probabilities_of_insertions(monkeypatch):
         monkeypatch.setattr(attention, "serves", lambda heads, serves=serves: serves)
         totals.append(decoder(tokens, order, lengths).total)
     torch.testing.assert_close(*totals, rtol=1e-5, atol=1e-5)
+
+
+def operands():
+    """Queries, keys and values of two sequences, which elements are left or right of which, the three vectors."""
+    heads = torch.randn(2, 6, 3, 2, 4, generator=seeded(0)).to(DEVICE).requires_grad_()
+    order = torch.stack([torch.randperm(4, generator=seeded(i)) for i in range(2)]).to(DEVICE)
+    seen = Seen.by(relations(order))
+    return heads, seen.left, seen.right, torch.randn(3, 4, generator=seeded(1)).to(DEVICE).requires_grad_()
+
+
+def test_a_second_derivative_is_refused():
+    heads, *others = operands()
+    (first,) = torch.autograd.grad(attention.attend(heads, *others).square().sum(), heads, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+@RECORDED
+def test_under_a_graph():
+    heads, left, right, relative = operands()
+
+    def step():
+        out = attention.attend(heads, left, right, relative)
+        return [out, *torch.autograd.grad(out.square().sum(), [heads, relative])]
+
+    expected = [x.detach().clone() for x in step()]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
+        again = step()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(mine, other) for mine, other in zip(again, expected, strict=True))
 
 
 @LARGE

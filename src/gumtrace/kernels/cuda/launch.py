@@ -13,8 +13,8 @@ def quick(kernel: Any) -> Any:
     """A kernel of `triton.jit`, launched as before: kernel[grid](*tensors_and_sizes, **constants_and_options).
 
     Triton binds, describes and compares all arguments and every global of a kernel at each launch. Here a launch whose
-    arguments are of the same kinds as those of one before takes what was compiled for that. Settings of Triton that change
-    afterwards (debugging, instrumentation) do not reach it.
+    arguments are of the same kinds as those of one before takes what was compiled for that. Settings of Triton
+    that change afterwards (debugging, instrumentation) do not reach it.
     """
     on_cuda = isinstance(kernel, triton.JITFunction) and torch.version.hip is None  # else interpreted, or other kinds
     return Quick(kernel) if on_cuda else kernel
