@@ -92,6 +92,20 @@ def test_what_cannot_be_hidden_is_not_told(made_up, step):
     assert device.event_ms(made_up().step(**step)) is None
 
 
+def test_what_synchronises_is_not_captured(made_up, monkeypatch):
+    made_up()
+    modes = ["default"]
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+
+    def call():
+        if modes[-1] == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+
+    assert device.graph_ms(call) is None
+    assert modes == ["default", "error", "default"]
+
+
 def test_tables_are_blank_where_nothing_was_measured(capsys):
     facts = {"structure": "BinaryTree", "size": {"n": 5}, "batch": 4, "device": "cuda:1", "dtype": "float32"}
     sizes = {"peak_bytes": 10, "trace_bytes": 1, "logits_bytes": 5}
@@ -123,3 +137,5 @@ def test_real_device_time():
     assert device.event_ms(lambda: x.sum().item()) is None
     records = benchmark.run_case(Case("BinaryTree", {"n": 5}), batch=4, device="cuda:0", repeat=1)
     assert all(record.device_ms < record.ms for record in records)
+    records = benchmark.run_case(Case("SpanningTree.from_edges", {"nodes": 9, "edges": 20}), device="cuda:0", repeat=1)
+    assert [record.step for record in records if record.graph_ms is not None] == ["t_step"]

@@ -40,11 +40,14 @@ RECORDED = needs_cuda("CUDA graphs are recorded by its driver, and Triton's inte
 
 
 def sparse(nodes, extra, components=1):
-    """A path through all nodes, and more edges: loops and parallel ones among them."""
-    path = torch.stack([torch.arange(nodes - 1), torch.arange(1, nodes)])
-    path = torch.randperm(nodes, generator=seeded(nodes))[path]
+    """A long tree, in which every node is joined to one of the three before it, so that the first ones are connected by
+    themselves; and more edges, loops and parallel ones among them."""
+    node = torch.arange(1, nodes)
+    before = (node - torch.randint(1, 4, node.shape, generator=seeded(nodes))).clamp(min=0)
+    turned = torch.rand(node.shape, generator=seeded(nodes)) < 0.5
+    tree = torch.where(turned, torch.stack([node, before]), torch.stack([before, node]))
     more = torch.randint(nodes, (2, extra), generator=seeded(extra))
-    return sparse_tree(nodes, components, torch.cat([path, more], 1).int())
+    return sparse_tree(nodes, components, torch.cat([tree, more], 1).int())
 
 
 GEOMETRIES = {
@@ -91,7 +94,8 @@ def kinds_for(*few):
 
 def sizes_of(geometry, kind):
     """Ragged items among the masked ones, where the kernel asks for sizes."""
-    if kind == "masked" and isinstance(geometry, TREES) and geometry.nodes > 3:
+    trees = (*TREES, SparseSpanningTreeGeometry)
+    if kind == "masked" and isinstance(geometry, trees) and geometry.nodes > 3:
         least = geometry.root + 1 if isinstance(geometry, ArborescenceGeometry) else geometry.components + 1
         return torch.tensor([geometry.nodes, max(least, 2), geometry.nodes - 1], dtype=torch.int32)
     if kind == "masked" and isinstance(geometry, SubsetGeometry) and geometry.k > 1:
@@ -119,6 +123,9 @@ def rates(geometry, kind, dtype, rows=BATCH):
         elif isinstance(geometry, SparseSpanningTreeGeometry):
             keep = torch.rand(x.shape, generator=seeded(1)) < 0.7
             keep[:, : geometry.nodes - 1] = True
+            if sizes is not None:
+                nodes = sizes.repeat(rows)[:rows, None]
+                keep &= geometry.edges.amax(0) < nodes
         elif isinstance(geometry, SubsetGeometry):
             spare = max(geometry.keys - geometry.k, 0)
             keep = torch.ones(x.shape, dtype=torch.bool)

@@ -27,11 +27,21 @@ MAKE = {
     "arborescence": ((7, 7), gt.Arborescence),
     "binary": ((15,), gt.BinaryTree),
 }
-LONG = {  # selected in rounds, sorted by torch, or several programs an item
+
+
+def wheel(x, **kw):
+    """Six nodes in a ring and one in the middle, with the edges made on the device: to copy them there waits."""
+    rim = torch.arange(6, device=x.device)
+    ring, spokes = torch.stack([rim, (rim + 1) % 6]), torch.stack([rim, torch.full_like(rim, 6)])
+    return gt.SpanningTree.from_edges(x, torch.cat([ring, spokes], 1), 7, **kw)
+
+
+LONG = {  # selected in rounds, sorted by torch, of edges, or several programs an item
     "subset-long": ((1500,), lambda x, **kw: gt.Subset(x, 100, **kw)),
     "permutation-long": ((1500,), gt.Permutation),
     "tree-large": ((150, 150), gt.SpanningTree),
     "matching-large": ((140, 150), gt.Matching),
+    "edges": ((12,), wheel),
 }
 every_structure = pytest.mark.parametrize("name", MAKE)
 and_long_ones = pytest.mark.parametrize("name", [*MAKE, *LONG])

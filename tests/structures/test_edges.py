@@ -5,6 +5,7 @@ import pytest
 import torch
 from cases import CASES, EDGES, every
 from common import seeded
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import gumtrace as gt
 from gumtrace.structures.description import Description
@@ -193,3 +194,47 @@ def test_several_graphs_in_a_batch():
             assert len(one.to_networkx()) == nodes
             value = [tuple(of_graph[:, key].tolist()) for key in one.value[: of_graph.shape[1]].nonzero().flatten()]
             assert sorted(value) == sorted(listed(one.edges()))
+
+
+def test_a_trace_takes_its_graph_with_it():
+    """Else a trace on the CPU would hold memory of the GPU, and copy the edges whenever it is used."""
+    d = gt.SpanningTree.from_edges(torch.zeros(EDGES.shape[1]), EDGES, int(EDGES.max()) + 1)
+    trace = d.sample_trace((3,))
+    moved = trace.to("meta").layout.geometry
+    assert moved.edges.device.type == "meta"
+    assert moved[:-1] == trace.layout.geometry[:-1]
+    assert trace.layout.geometry.edges.device.type == "cpu"
+    same = trace.to("cpu")
+    assert same.layout == trace.layout
+    assert torch.equal(d.trace_log_prob(same), d.trace_log_prob(trace))
+
+
+def test_graphs_that_kernels_of_the_cpu_read_stay_there():
+    several = gt.SpanningTree.from_edges([torch.zeros(3)], [torch.tensor([[0, 1, 2], [1, 2, 0]])], [3])
+    linked = gt.SpanningTree(torch.zeros(3, 3)).constrained(cannot_link=torch.zeros(3, 3, dtype=torch.bool))
+    for d in (several, linked):
+        assert d.sample_trace().to("meta").layout.geometry[-1].device.type == "cpu"
+
+
+class Reads(TorchDispatchMode):
+    """How often a number, or a part of a tensor, is taken."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func in {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.select.int}
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_words_read_the_edges_once(several):
+    ring = torch.stack([torch.arange(50), torch.arange(1, 51) % 50])
+    graph = ([torch.zeros(50)], [ring], [50]) if several else (torch.zeros(50), ring, 50)
+    d = gt.SpanningTree.from_edges(*graph)
+    trace = d.sample_trace()
+    words = type(d).words(trace[0] if several else trace)
+    with Reads() as reads:
+        edges = words.edges()
+        assert words.nodes == 50
+    assert edges == {key: tuple(ends) for key, ends in enumerate(ring.T.tolist())}
+    assert reads.count < 10

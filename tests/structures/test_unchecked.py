@@ -81,6 +81,13 @@ def subset(x, numbers):
     return gt.Subset(x, numbers[:, None], validate_args=False)
 
 
+here = functools.cache(CYCLE.to)  # to copy the edges to a GPU waits
+
+
+def graph(x, lengths=None):
+    return gt.SpanningTree.from_edges(x.flatten(-2)[..., :6], here(x.device), 4, lengths=lengths, validate_args=False)
+
+
 STEPS = {
     "subset": off_policy(subset),
     "bounded-subset": off_policy(lambda x, numbers: gt.Subset(x, numbers[0], most=3, validate_args=False)),
@@ -89,6 +96,8 @@ STEPS = {
     "tree": off_policy(lambda x, numbers: gt.SpanningTree(x, lengths=numbers + 1, validate_args=False)),
     "arborescence": off_policy(lambda x, _: gt.Arborescence(x, mask=x > -9, validate_args=False)),
     "binary": off_policy(lambda x, _: gt.BinaryTree(x, validate_args=False)),
+    "edges": off_policy(lambda x, _: graph(x)),
+    "edges-ragged": off_policy(lambda x, numbers: graph(x, numbers + 1)),
     "subset-value": of_value(subset),
     "permutation-value": of_value(lambda x, _: gt.Permutation(x, validate_args=False)),
     "matrix-value": of_value(lambda x, _: gt.Permutation(x, matrix=True, validate_args=False)),
@@ -156,6 +165,20 @@ def test_edges_out_of_range_are_refused_where_they_can_be_seen():
     compiled = torch.compile(sample, fullgraph=True, backend="aot_eager")
     assert compiled(x, CYCLE).sum() == 3
     compiled(x, CYCLE + 1)  # some forest, but no memory is read that is not its own
+
+
+@every_device
+def test_edges_out_of_range_without_a_look(device, as_on_cuda):
+    x, edges = torch.zeros(CYCLE.shape[1], device=device), CYCLE.to(device)
+    d = gt.SpanningTree.from_edges(x, edges + 1, 4, validate_args=False)
+    assert d._layout.geometry.edges.tolist() == (CYCLE + 1).clamp(max=3).tolist()
+    d = gt.SpanningTree.from_edges(x, edges - 2, 4, validate_args=False)
+    assert d._layout.geometry.edges.tolist() == (CYCLE - 2).clamp(min=0).tolist()
+    for validate_args in (True, False):
+        with pytest.raises(ValueError, match="6 edges of a graph with 0 nodes"):
+            gt.SpanningTree.from_edges(x, edges, 0, validate_args=validate_args)
+    with pytest.raises(ValueError, match="names a node outside"):
+        gt.SpanningTree.from_edges(x, edges + 1, 4, validate_args=True)
 
 
 def test_backends_say_that_there_is_no_compiler(monkeypatch):

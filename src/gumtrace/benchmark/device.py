@@ -1,6 +1,7 @@
 """Time on a CUDA device itself, apart from the host that feeds it."""
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -35,8 +36,11 @@ def event_ms(call: Callable[[], object], device: torch.device | str = "cuda") ->
 
 
 def graph_ms(call: Callable[[], object], device: torch.device | str = "cuda") -> float | None:
-    """Milliseconds a replay of the call captured as a CUDA graph, replays in a row."""
+    """Milliseconds a replay of the call captured as a CUDA graph, replays in a row; None if it synchronises. A capture
+    that fails would leave torch's generator unusable, so it is not tried."""
     with torch.cuda.device(device):
+        if synchronises(call):
+            return None
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -47,6 +51,21 @@ def graph_ms(call: Callable[[], object], device: torch.device | str = "cuda") ->
         with torch.cuda.graph(graph):
             call()
         return _median_ms(graph.replay, _calls(graph.replay)[0])
+
+
+def synchronises(call: Callable[[], object]) -> bool:
+    """Whether the call waits for the device."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # says that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        call()
+    except RuntimeError:
+        return True
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    return False
 
 
 def bytes_per_second(device: torch.device | str = "cuda") -> float | None:

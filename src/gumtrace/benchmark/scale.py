@@ -2,7 +2,6 @@
 
 import statistics
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -131,7 +130,7 @@ def _record(step: str, call: Callable[[], object], device: torch.device, calls: 
     cuda = device.type == "cuda"
     peak = peak_bytes(call, device)
     times = _wall(call, calls, torch.cuda.synchronize if cuda else None)
-    graph = graph_ms(call, device) if cuda and not _synchronises(call) else None
+    graph = graph_ms(call, device) if cuda else None
     return Record(
         step=step,
         ms=1e3 * statistics.median(times),
@@ -153,22 +152,6 @@ def _baseline(instance: Instance) -> Callable[[], object]:
         return g.topk(size["k"]) if "k" in size else g.sort(descending=True)
 
     return call
-
-
-def _synchronises(call: Callable[[], object]) -> bool:
-    """Whether it waits for the device. A capture that fails would leave torch's generator unusable, so it is not
-    tried."""
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # says that the mode is a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        call()
-    except RuntimeError:
-        return True
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
-    return False
 
 
 def _wall(call: Callable[[], object], most: int, synchronise: Callable[[], None] | None = None) -> list[float]:

@@ -255,6 +255,13 @@ def flatten_geometry(geometry: Geometry) -> tuple[list[int], Tensor | None]:
     return [geometry.code, *geometry], None
 
 
+def geometry_on(geometry: Any, device: Any) -> Any:
+    """With the edges of a sparse graph on a device, as its kernels read them there; other tensors stay on the CPU."""
+    if isinstance(geometry, SparseSpanningTreeGeometry):
+        return geometry._replace(edges=geometry.edges.to(device))
+    return geometry
+
+
 def unflatten_geometry(numbers: list[int], edges: Tensor | None = None) -> Geometry:
     code, *sizes = numbers
     return _CLASSES[code](*sizes, *([] if edges is None else [edges]))

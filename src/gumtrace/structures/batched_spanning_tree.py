@@ -162,10 +162,7 @@ class BatchedSpanningTreeWords(SparseSpanningTreeWords):
 
     @property
     def nodes(self):
-        return int(self.graph[0, -1])
-
-    def ends(self, key):
-        return tuple(self.graph[:, key].tolist())
+        return self.pairs[-1][0]
 
     def edges(self):
         return {key: (u, v) for key, (u, v) in super().edges().items() if u != v}

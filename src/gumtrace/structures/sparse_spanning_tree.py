@@ -1,6 +1,7 @@
 """Spanning trees and forests of sparse graphs, given by their edges: Kruskal's algorithm, as in `spanning_tree`."""
 
 from collections.abc import Iterable
+from functools import cached_property
 from itertools import repeat
 
 import torch
@@ -51,9 +52,12 @@ class SparseSpanningTree(SpanningTree):
     ):
         self.components = checked_components("SparseSpanningTree", components)
         self._nodes = checks.integer("SparseSpanningTree", "num_nodes", num_nodes)
-        self._edges = checked_edges("SparseSpanningTree", edge_index, self._nodes)
         checks.logits("SparseSpanningTree", logits, 1)
-        self._edges = self._edges.to(logits.device)
+        self.logits = logits  # on which, as on validate_args, it depends whether edges may be read
+        if validate_args is not None:
+            self._validate_args = validate_args
+        edges = checked_edges("SparseSpanningTree", edge_index, self._nodes, self._may_sync)
+        self._edges = edges.to(logits.device)
         if logits.shape[-1] != edge_index.shape[1]:
             raise ValueError(f"SparseSpanningTree: logits {tuple(logits.shape)} do not fit {edge_index.shape[1]} edges")
         Structure.__init__(self, logits, 1, mask, lengths, validate_args)
@@ -129,8 +133,19 @@ class SparseSpanningTreeWords(SpanningTreeWords):
     def nodes(self):
         return self.trace.layout.geometry.nodes
 
+    @property
+    def graph(self) -> Tensor:
+        """(2, E) of this trace's graph."""
+        return self.trace.layout.geometry.edges
+
+    @cached_property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The ends of each edge, read all at once: edges on a GPU would synchronise one by one."""
+        u, v = self.graph.tolist()
+        return list(zip(u, v, strict=True))
+
     def ends(self, key):
-        return tuple(self.trace.layout.geometry.edges[:, key].tolist())
+        return self.pairs[key]
 
     def edges(self):
         return {key: self.ends(key) for key in range(self.trace.layout.geometry.keys)}
@@ -155,7 +170,7 @@ class SparseForestSupport(Support):
         return repeat(self.edges, shape.numel())
 
 
-def checked_edges(name: str, edge_index: Tensor, nodes: int) -> Tensor:
+def checked_edges(name: str, edge_index: Tensor, nodes: int, may_sync: bool = True) -> Tensor:
     if not torch.is_tensor(edge_index):
         raise TypeError(f"{name}: edge_index must be a tensor, got {type(edge_index).__name__}")
     integers = not edge_index.is_floating_point() and edge_index.dtype != torch.bool
@@ -163,8 +178,10 @@ def checked_edges(name: str, edge_index: Tensor, nodes: int) -> Tensor:
         kind = f"{edge_index.dtype} {tuple(edge_index.shape)}"
         raise ValueError(f"{name}: edge_index must be integers (2, E), got {kind}")
     edge_index = edge_index.long()  # of which the kernels get a copy in int32
-    if is_traced([edge_index]) and nodes > 0:
-        return edge_index.clamp(0, nodes - 1)  # kernels trust them, and values cannot be read now
+    if nodes < 1 and edge_index.shape[1] > 0:
+        raise ValueError(f"{name}: {edge_index.shape[1]} edges of a graph with {nodes} nodes")
+    if not may_sync or is_traced([edge_index]):
+        return edge_index.clamp(0, max(nodes - 1, 0))  # kernels trust them, and values cannot be read now
     bad = ((edge_index < 0) | (edge_index >= nodes)).any(0).nonzero()
     if len(bad) > 0:
         edge = int(bad[0])

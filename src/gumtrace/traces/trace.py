@@ -1,14 +1,14 @@
 """A trace: the decisions of an algorithm, in as few integers as determine them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gumtrace.kernels import ops
-from gumtrace.kernels.geometry import flatten_geometry
+from gumtrace.kernels.geometry import flatten_geometry, geometry_on
 from gumtrace.kernels.operators import is_traced
 
 
@@ -142,7 +142,8 @@ class Trace:
 
     def to(self, device: torch.device | str) -> "Trace":
         """The same trace on another device."""
-        return Trace(self.layout, self.choices.to(device), self.links.to(device))
+        layout = replace(self.layout, geometry=geometry_on(self.layout.geometry, device))
+        return Trace(layout, self.choices.to(device), self.links.to(device))
 
     def clone(self) -> "Trace":
         """A copy: what is written into it leaves this one as it is."""
