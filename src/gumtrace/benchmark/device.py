@@ -54,7 +54,7 @@ def graph_ms(call: Callable[[], object], device: torch.device | str = "cuda") ->
 
 
 def synchronises(call: Callable[[], object]) -> bool:
-    """Whether the call waits for the device."""
+    """Whether the call synchronises with the device."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # says that the mode is a prototype
