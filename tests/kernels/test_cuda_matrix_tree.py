@@ -248,6 +248,7 @@ def test_plain_numbers_where_they_are_enough(plain, root):
     assert 1 in plain[0]
 
 
+@pytest.mark.slow
 def test_plain_numbers_miss_nothing(plain):
     """Paths of weak links, products below the range, tangents that overflow."""
     test_weak_links_are_not_lost()
@@ -261,6 +262,7 @@ def test_plain_numbers_miss_nothing(plain):
     assert plain == [[1, 0], [1, 0]]
 
 
+@pytest.mark.slow
 def test_plain_numbers_do_not_lose_a_bridge(plain):
     """An edge that every tree has, below the range of float64, and none between it and the others."""
     u = torch.full((1, 4, 4), -torch.inf, dtype=torch.float64)
