@@ -156,7 +156,7 @@ def test_the_gradients_of_an_update(estimator, learn, training, data, monkeypatc
     config = GraphLayout.config_type(
         frames=3, nodes=4, hidden=16, critic_hidden=8, estimator=estimator, training=training, extra=4, draws=2
     ).replace(learn_temperature=learn)
-    *grads, calls = gradients_both_ways(GraphLayout, config, data, messages, "sum_messages", DEVICE, monkeypatch)
+    *grads, calls = gradients_both_ways(GraphLayout, config, data, messages, "forward_step", DEVICE, monkeypatch)
     assert error(*(torch.cat([found[name].flatten() for name in found]) for found in grads)) < 1e-4
     assert bool(calls) == (not config.learns_temperature)
 

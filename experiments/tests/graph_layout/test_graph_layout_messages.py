@@ -137,13 +137,25 @@ def test_the_operators_are_as_torch_wants_them(structures):
     made, hard = decoder(4, 16), structures is trees
     second = [t.detach() for t in vars(made._prepare(structures(4, 1, 1), hard).second).values()]
     halves = torch.randn(1, 4, 1, 2, 2, 16, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(0))
-    _, above = messages.sum_messages(halves, *second, True)
-    assert above.shape == (12 if hard else 24, 16)
+    _, *kept = messages.sum_messages(halves, *second, True)
+    assert [x.shape for x in kept] == [(12 if hard else 24, 16)] * 2
     grad = torch.ones(1, 1, 4, 1, 16, device=DEVICE)
-    torch.library.opcheck(messages._grad, (grad, halves, *second[1:], above, not hard))
+    torch.library.opcheck(messages._grad, (grad, halves, *second[1:], *kept, not hard))
     if not hard:
         second[-1].requires_grad_()
-    torch.library.opcheck(messages.sum_messages, (halves, *second, hard))
+    torch.library.opcheck(messages.sum_messages, (halves, *second, True))
+
+
+@pytest.mark.parametrize("structures", [trees, soft])
+def test_what_is_not_kept_comes_in_parts(structures, monkeypatch):
+    """Without gradients, as few items at a time as fit: here one."""
+    n, hidden, items, _, samples = SIZES["both"]
+    made, x = decoder(n, hidden), frames(SIZES["both"])
+    wiring = made._prepare(structures(n, items, samples), structures is trees)
+    with torch.no_grad():
+        whole = _messages(x, wiring)
+        monkeypatch.setattr(messages, "AT_ONCE", 1)
+        assert _messages(x, wiring).equal(whole)
 
 
 def test_what_is_served():

@@ -111,6 +111,14 @@ def test_kernels(size, half, monkeypatch):
     assert all(e < (GRADIENT if half else EXACT) for e in grads)
 
 
+@pytest.mark.parametrize("programs", [1, 3])
+@pytest.mark.device
+def test_programs_of_several_tiles(programs, monkeypatch):
+    """Of 225 rows; a device that is large has more of them before a program gets a second tile."""
+    monkeypatch.setattr(node_update, "PROGRAMS", programs)
+    test_kernels(SIZES["both"], False, monkeypatch)
+
+
 def test_half_precision_without_kernels():
     value, *grads = errors(
         update(SIZES["both"], NodeUpdate, torch.float32, half=True), update(SIZES["both"], PlainUpdate, torch.float64)

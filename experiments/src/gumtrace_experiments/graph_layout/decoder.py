@@ -172,8 +172,7 @@ class FusedDecoder(Decoder):
             first = Repeated(first, steps, structure[..., 0].numel())
         order = present.argsort(dim=-1, descending=True, stable=True) if hard else None  # edges first
         if not twice and fused.serves(structure, hidden=second.shape[-1]):
-            wiring = present if order is None else order.to(torch.int32)
-            sums = fused.prepare(second, second_bias, wiring)
+            sums = fused.prepare(second, second_bias, present if order is None else order)
             return _Fused(first, update, sums if steps is None else repeated(sums, steps))
         pairs = self._all_pairs(present) if order is None else self._sorted_pairs(order)
         return _Wiring(first, update, second.mT, second_bias[:, None], *pairs)

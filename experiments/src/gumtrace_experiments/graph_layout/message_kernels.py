@@ -1,31 +1,26 @@
-"""Messages between the nodes of graphs, made and summed up without a tensor of all pairs in memory.
+"""Messages between the nodes of graphs: what is no matrix product of them.
 
 A scene is one item's nodes in one frame and, of trees, in one sample: every tree has pairs of its own of either type,
-no edges (0) and edges (1). Soft structures have all pairs of both types, and samples share them (SOFT; their own
-kernels are in soft_kernels.py). Scenes are numbered in the order item, sample, frame, the last fastest; pairs by type,
-then by scene, then as the order of the tree has them, or by receiver. They go by in tiles of one type: a tile is the
-left factor of a matrix product with the weights of its type, made when needed from what the first layer gives at both
-ends. Where pairs are summed up by node, a program takes all those of some whole scenes, at most as many as NODES nodes
-make, and a product with a 0/1 matrix sums them: in a fixed order and never atomically. Equal inputs give equal bits.
+no edges (0) and edges (1). Soft structures have all pairs of both types, and samples share them (SOFT). Scenes are
+numbered in the order item, sample, frame, the last fastest; pairs by type, then by scene, then as the order of the tree
+has them, or by receiver. Layers at the pairs have a row for each. Sums are made in a fixed order and never atomically:
+equal inputs give equal bits.
 
     halves      (items, N, frames, type, sender or receiver, H), the first layer at the nodes
-    weight      (2, H, H), the second layer, outputs before inputs; `turned` has inputs before outputs: what a product
-                sums over comes last, which is how the matrix units want it
-    bias        (2, H)
-    order       (items, samples, N (N - 1)), the pairs of a tree: edges, then the others
+    at_pairs    (pairs, H), the same at the pairs
+    z           (pairs, H), the second layer before its bias and its relu
+    grad_pairs  (pairs, H), the gradient to z
+    grad_first  (pairs, H), the gradient to at_pairs
+    bias        (2, H), of the second layer
+    wiring      of trees (items, samples, 2, N (N - 1)): their pairs, edges first, and at which place a pair is; of soft
+                structures (items, samples, N (N - 1)): how much each pair is an edge, by receiver
     out, grad   (items, samples, N, frames, H), the sums at the receivers
-    at_pairs    (pairs, H), the first layer at the pairs
-    grad_pairs  (pairs, H), the gradient to the second layer before its relu
-    above       (pairs, H) int8, where the second layer is above zero, if that is to be kept (KEEP): with it the
-                backward pass does not have to make the layer once more
-    between     rows of at_pairs and of grad_pairs from the first pair of type 0 to the first of type 1: other steps may
-                have theirs there
+    between     rows from the first pair of type 0 to the first of type 1: other steps may have theirs there. `_z`, and
+                `_grads` of grad_first, where a kernel has tensors with and without other steps
 """
 
 import triton
 import triton.language as tl
-
-NODES = tl.constexpr(32)  # of a program: a power of two, and at least N
 
 
 @triton.jit
@@ -35,233 +30,282 @@ def _count(type, N: tl.constexpr, SOFT):
 
 
 @triton.jit
-def _pairs(order, scene, place, type, scenes, frames, N: tl.constexpr, SOFT):
-    """Pairs by their place among those of a type, counted from a scene on: how many scenes further they are, whose
-    scene, sender, receiver, and whether there is one. Those there are not are the scene's own: it does not matter which
-    are read."""
-    count = _count(type, N, SOFT)
-    further = place // count
-    live = scene + further < scenes
-    whose = tl.where(live, scene + further, scene)
-    pair = place % count
+def _ends(wiring, scene, place, type, frames, N: tl.constexpr, SOFT):
+    """Sender and receiver of the pairs at some places among those of a type in a scene."""
+    pair = place
     if not SOFT:
         first = tl.where(type == 1, 0, 2 * (N - 1))
-        pair = tl.load(order + (whose // frames).to(tl.int64) * (N * (N - 1)) + first + pair)
+        pair = tl.load(wiring + (scene // frames).to(tl.int64) * (2 * N * (N - 1)) + first + place)
     sender, receiver = pair % (N - 1), pair // (N - 1)
-    return further, whose, sender + (sender >= receiver).to(tl.int32), receiver, live
+    return sender + (sender >= receiver).to(tl.int32), receiver
 
 
 @triton.jit
-def _first_row(scene, copies, frames, N):
-    """The first row of a scene's nodes in a tensor that has them once for `copies` scenes, up to the frame: for
-    `frames` where each sample has its own, else for all of an item."""
-    return (scene // copies).to(tl.int64) * (N * frames)
+def _row(scene, node, copies, frames, N):
+    """Rows of nodes in a tensor that has them once for `copies` scenes: for `frames` where each sample has its own,
+    else for all of an item."""
+    return ((scene // copies).to(tl.int64) * N + node) * frames + scene % frames
 
 
 @triton.jit
-def _row(scene, whose, node, copies, frames, N):
-    """Rows of other scenes' nodes, counted from the first: 32 bits are enough for that."""
-    return ((whose // copies - scene // copies) * N + node) * frames + whose % frames
+def _tile(index, wiring, scenes, frames, N: tl.constexpr, SOFT, ROWS: tl.constexpr):
+    """Some rows of one type: the type, rows counted from its first, scenes, senders, receivers, and whether there are
+    such. Those there are not are the first one: it does not matter which is read."""
+    others = tl.cdiv(scenes * _count(0, N, SOFT), ROWS)
+    type = (index >= others).to(tl.int32)
+    count = _count(type, N, SOFT)
+    row = (index - type * others) * ROWS + tl.arange(0, ROWS)
+    live = row < scenes * count
+    row = tl.where(live, row, 0)
+    scene = row // count
+    sender, receiver = _ends(wiring, scene, row % count, type, frames, N, SOFT)
+    return type, row, scene, sender, receiver, live
 
 
 @triton.jit
-def _ends(halves, scene, whose, sender, receiver, type, copies, frames, N: tl.constexpr, H: tl.constexpr):
-    """Where the halves of a type begin, and how far from there those of senders and receivers are, as columns."""
-    sent = _row(scene, whose, sender, copies, frames, N)[:, None] * (4 * H)
-    received = _row(scene, whose, receiver, copies, frames, N)[:, None] * (4 * H) + H
-    return halves + _first_row(scene, copies, frames, N) * (4 * H) + 2 * type * H, sent, received
-
-
-@triton.jit
-def _first(halves, sent, received, column):
-    """The first layer at pairs. They share nodes: what is read is worth a place in the nearest cache."""
-    s = tl.load(halves + (sent + column), cache_modifier=".ca")
-    r = tl.load(halves + (received + column), cache_modifier=".ca")
-    return tl.maximum(s + r, 0.0)
-
-
-@triton.jit
-def _second(halves, sent, received, weight, bias, type, column, H, ROWS, COLUMNS, DEPTH, PRECISION):
-    """The second layer before its relu, (ROWS, COLUMNS)."""
-    weight += type * H * H
-    z = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for start in range(0, H, DEPTH):
-        k = start + tl.arange(0, DEPTH)
-        w = tl.load(weight + (column * H + k[:, None]))
-        z = tl.dot(_first(halves, sent, received, k[None, :]).to(w.dtype), w, z, input_precision=PRECISION)
-    return z + tl.load(bias + type * H + column)
-
-
-@triton.jit
-def _sum(total, x, further, node, N: tl.constexpr, PRECISION: tl.constexpr):
-    """Rows of x added to those of their nodes. A tile's last rows may be pairs of scenes that are not the program's, or
-    none: their nodes are beyond those that are stored."""
-    chosen = tl.arange(0, NODES)[:, None] == (further * N + node)[None, :]
-    return tl.dot(chosen.to(x.dtype), x, total, input_precision=PRECISION)
-
-
-@triton.jit
-def _nodes(scene, scenes, frames, N: tl.constexpr, SCENES: tl.constexpr):
-    """The rows of the sums of a program whose scenes begin with this one, and which there are; as columns."""
-    slot = tl.arange(0, NODES)
-    whose = scene + slot // N
-    row = _first_row(scene, frames, frames, N) + _row(scene, whose, slot % N, frames, frames, N)
-    return row[:, None], ((slot < SCENES * N) & (whose < scenes))[:, None]
-
-
-@triton.jit
-def forward(
+def first_layer(
     halves,
-    weight,
-    bias,
-    order,
-    out,
-    above,
+    wiring,
+    at_pairs,
+    between,
     scenes,
-    samples,
+    copies,
     frames,
     N: tl.constexpr,
     H: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr,
-    KEEP: tl.constexpr,
+    SOFT: tl.constexpr,
 ):
-    """A program for NODES // N scenes and COLUMNS columns."""
-    scene = tl.program_id(0) * (NODES // N)
+    """at_pairs. A program for a tile of rows and COLUMNS columns. Pairs share nodes: what is read is worth a place in
+    the nearest cache."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    others = tl.cdiv(NODES // N * (N - 1) * (N - 2), ROWS)
-    edges = tl.cdiv(NODES // N * (N - 1) * 2, ROWS)
+    type, row, scene, sender, receiver, live = _tile(tl.program_id(0), wiring, scenes, frames, N, SOFT, ROWS)
+    halves += 2 * type * H
+    sent = _row(scene, sender, copies, frames, N)[:, None] * (4 * H)
+    received = _row(scene, receiver, copies, frames, N)[:, None] * (4 * H) + H
+    x = tl.load(halves + sent + column, cache_modifier=".ca") + tl.load(
+        halves + received + column, cache_modifier=".ca"
+    )
+    to = at_pairs + (type * between + row).to(tl.int64)[:, None] * H + column
+    tl.store(to, tl.maximum(x, 0.0).to(at_pairs.dtype.element_ty), mask=live[:, None])
+
+
+@triton.jit
+def sum_trees(
+    z,
+    bias,
+    wiring,
+    out,
+    between,
+    frames,
+    N: tl.constexpr,
+    H: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    NODES: tl.constexpr,
+):
+    """out. A program for a scene and COLUMNS columns."""
+    scene = tl.program_id(0)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    no_edge, edge = tl.load(bias + column), tl.load(bias + H + column)
+    receiver = tl.arange(0, NODES)
+    live = receiver < N
+    places = wiring + (scene // frames).to(tl.int64) * (2 * N * (N - 1)) + N * (N - 1)
     total = tl.zeros((NODES, COLUMNS), tl.float32)
-    for tile in range(others + edges):
-        type = (tile >= others).to(tl.int32)
-        place = (tile - type * others) * ROWS + tl.arange(0, ROWS)
-        further, whose, sender, receiver, live = _pairs(order, scene, place, type, scenes, frames, N, False)
-        base, sent, received = _ends(halves, scene, whose, sender, receiver, type, samples * frames, frames, N, H)
-        z = _second(base, sent, received, weight, bias, type, column, H, ROWS, COLUMNS, DEPTH, PRECISION)
-        if KEEP:
-            pair = type * scenes * ((N - 1) * (N - 2)) + scene * _count(type, N, False)
-            _keep(
-                above,
-                z,
-                pair,
-                tl.arange(0, ROWS) + (tile - type * others) * ROWS,
-                live & (further < NODES // N),
-                column,
-                H,
-            )
-        total = _sum(total, tl.maximum(z, 0.0).to(weight.dtype.element_ty), further, receiver, N, PRECISION)
-    row, live = _nodes(scene, scenes, frames, N, NODES // N)
-    tl.store(out + row * H + column, total.to(out.dtype.element_ty), mask=live)
+    for i in range(N - 1):
+        place = tl.load(places + receiver * (N - 1) + i, mask=live, other=0)
+        of_edge = place < 2 * (N - 1)
+        row = between + scene.to(tl.int64) * (2 * (N - 1)) + place
+        row = tl.where(of_edge, row, scene.to(tl.int64) * ((N - 1) * (N - 2)) + place - 2 * (N - 1))
+        x = tl.load(z + row[:, None] * H + column, mask=live[:, None], other=0.0).to(tl.float32)
+        total += tl.maximum(x + tl.where(of_edge[:, None], edge, no_edge), 0.0)
+    to = out + _row(scene, receiver, frames, frames, N)[:, None] * H + column
+    tl.store(to, total.to(out.dtype.element_ty), mask=live[:, None])
 
 
 @triton.jit
-def _keep(above, z, pair, place, live, column, H):
-    """Where the second layer is above zero, at places counted from a pair on."""
-    at = pair.to(tl.int64) * H + (place[:, None] * H + column)
-    tl.store(above + at, (z > 0).to(tl.int8), mask=live[:, None])
-
-
-@triton.jit
-def _open(above, pair, live, column, H, ROWS: tl.constexpr):
-    """What was kept of the pairs of a tile, of which the first is this one."""
-    at = pair.to(tl.int64) * H + (tl.arange(0, ROWS)[:, None] * H + column)
-    return tl.load(above + at, mask=live[:, None], other=0) > 0
-
-
-@triton.jit
-def _leave(at_pairs, grad_pairs, grad_bias, base, sent, received, g, live, pair, tile, type, column, H, ROWS):
-    """What is made of the gradient g before the relu, at a tile's pairs, of which the first is this one."""
-    pair = pair.to(tl.int64) * H
-    here = tl.arange(0, ROWS)[:, None] * H + column
-    live = live[:, None]
-    tl.store(grad_pairs + pair + here, g.to(grad_pairs.dtype.element_ty), mask=live)
-    grad_bias += tile.to(tl.int64) * (2 * H) + column
-    total = tl.sum(g, 0, keep_dims=True)
-    tl.store(grad_bias + type * H, total)
-    tl.store(grad_bias + (1 - type) * H, total * 0)
-    h = _first(base, sent, received, column)  # here, where no other tile is held in registers
-    tl.store(at_pairs + pair + here, h.to(at_pairs.dtype.element_ty), mask=live)
-
-
-@triton.jit
-def backward_second(
+def split_trees(
     grad,
-    halves,
-    above,
-    order,
-    at_pairs,
+    z,
+    bias,
+    wiring,
     grad_pairs,
     grad_bias,
+    between_z,
+    between,
+    scenes,
+    frames,
+    N: tl.constexpr,
+    H: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """grad_pairs, and grad_bias (programs, 2, H), to be summed. A program for TILES tiles and COLUMNS columns."""
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    no_edges, edges = tl.zeros((ROWS, COLUMNS), tl.float32), tl.zeros((ROWS, COLUMNS), tl.float32)
+    for i in range(TILES):
+        tile = tl.program_id(0) * TILES + i
+        type, row, scene, _, receiver, live = _tile(tile, wiring, scenes, frames, N, False, ROWS)
+        live = live[:, None]
+        g = tl.load(grad + _row(scene, receiver, frames, frames, N)[:, None] * H + column)
+        at = (type * between_z + row).to(tl.int64)[:, None] * H + column
+        above = tl.load(z + at, mask=live, other=0.0).to(tl.float32) + tl.load(bias + type * H + column) > 0
+        g = tl.where(live & above, g.to(tl.float32), 0.0)
+        to = grad_pairs + (type * between + row).to(tl.int64)[:, None] * H + column
+        tl.store(to, g.to(grad_pairs.dtype.element_ty), mask=live)
+        no_edges += tl.where(type == 0, g, 0.0)
+        edges += tl.where(type == 1, g, 0.0)
+    grad_bias += tl.program_id(0).to(tl.int64) * (2 * H) + column
+    tl.store(grad_bias, tl.sum(no_edges, 0, keep_dims=True))
+    tl.store(grad_bias + H, tl.sum(edges, 0, keep_dims=True))
+
+
+@triton.jit
+def _weights(wiring, scene, receiver, start, samples, frames, N: tl.constexpr, SENDERS, SAMPLES):
+    """How much each pair of a receiver is an edge and how much it is none, (SAMPLES, SENDERS), from a sample on; and
+    rows of the receiver in out, as a column, with those that there are."""
+    sample, i = start + tl.arange(0, SAMPLES)[:, None], tl.arange(0, SENDERS)[None, :]
+    graph = (scene // frames).to(tl.int64) * samples + sample
+    there = (sample < samples) & (i < N - 1)
+    w = tl.load(wiring + graph * (N * (N - 1)) + receiver * (N - 1) + i, mask=there, other=0.0)
+    return w, tl.where(there, 1 - w, 0.0), (graph * N + receiver) * frames + scene % frames, sample < samples
+
+
+@triton.jit
+def _of_receiver(scene, receiver, H, N: tl.constexpr, SENDERS):
+    """Where the pairs of a receiver are, as a column, and which there are."""
+    i = tl.arange(0, SENDERS)[:, None]
+    return (scene.to(tl.int64) * (N * (N - 1)) + receiver * (N - 1) + i) * H, i < N - 1
+
+
+@triton.jit
+def sum_soft(
+    z,
+    bias,
+    wiring,
+    out,
+    between,
+    samples,
+    frames,
+    N: tl.constexpr,
+    H: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SENDERS: tl.constexpr,
+    SAMPLES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """out. A program for a receiver, in all samples, and COLUMNS columns."""
+    scene, receiver = tl.program_id(0) // N, tl.program_id(0) % N
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    at, live = _of_receiver(scene, receiver, H, N, SENDERS)
+    type1 = between.to(tl.int64) * H
+    x0 = tl.load(z + at + column, mask=live, other=0.0)
+    x1 = tl.load(z + type1 + at + column, mask=live, other=0.0)
+    x0 = tl.maximum(x0.to(tl.float32) + tl.load(bias + column), 0.0).to(x0.dtype)
+    x1 = tl.maximum(x1.to(tl.float32) + tl.load(bias + H + column), 0.0).to(x1.dtype)
+    for start in range(0, samples, SAMPLES):
+        w1, w0, row, there = _weights(wiring, scene, receiver, start, samples, frames, N, SENDERS, SAMPLES)
+        total = tl.dot(w1.to(x1.dtype), x1, input_precision=PRECISION)
+        total = tl.dot(w0.to(x0.dtype), x0, total, input_precision=PRECISION)
+        tl.store(out + row * H + column, total.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def split_soft(
+    grad,
+    z,
+    bias,
+    wiring,
+    grad_pairs,
+    grad_bias,
+    grad_wiring,
+    between_z,
     between,
     scenes,
     samples,
     frames,
     N: tl.constexpr,
     H: tl.constexpr,
-    ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    SENDERS: tl.constexpr,
+    SAMPLES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    TO_WIRING: tl.constexpr,
 ):
-    """at_pairs, grad_pairs, and grad_bias (tiles, 2, H), to be summed. A program for ROWS pairs and COLUMNS columns."""
-    tile = tl.program_id(0)
+    """grad_pairs, grad_bias (scenes, 2, H) and, if wanted, grad_wiring (H / COLUMNS, scenes, samples, N (N - 1)), both
+    to be summed. A program for a scene and COLUMNS columns."""
+    scene = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    others = tl.cdiv(scenes * ((N - 1) * (N - 2)), ROWS)
-    type = (tile >= others).to(tl.int32)
-    start = (tile - type * others) * ROWS
-    scene = start // _count(type, N, False)
-    place = start % _count(type, N, False) + tl.arange(0, ROWS)
-    _, whose, sender, receiver, live = _pairs(order, scene, place, type, scenes, frames, N, False)
-    base, sent, received = _ends(halves, scene, whose, sender, receiver, type, samples * frames, frames, N, H)
-    there = _open(above, type * scenes * ((N - 1) * (N - 2)) + start, live, column, H, ROWS)
-    grad += _first_row(scene, frames, frames, N) * H
-    g = tl.load(grad + (_row(scene, whose, receiver, frames, frames, N)[:, None] * H + column))
-    g = tl.where(there, g.to(tl.float32), 0.0)
-    pair = type * between + start
-    _leave(at_pairs, grad_pairs, grad_bias, base, sent, received, g, live, pair, tile, type, column, H, ROWS)
+    b0, b1 = tl.load(bias + column), tl.load(bias + H + column)
+    type1 = between_z.to(tl.int64) * H
+    to_b0, to_b1 = tl.zeros((SENDERS, COLUMNS), tl.float32), tl.zeros((SENDERS, COLUMNS), tl.float32)
+    for receiver in range(N):
+        at, live = _of_receiver(scene, receiver, H, N, SENDERS)
+        x0 = tl.load(z + at + column, mask=live, other=0.0).to(tl.float32) + b0
+        x1 = tl.load(z + type1 + at + column, mask=live, other=0.0).to(tl.float32) + b1
+        g0, g1 = tl.zeros((SENDERS, COLUMNS), tl.float32), tl.zeros((SENDERS, COLUMNS), tl.float32)
+        for start in range(0, samples, SAMPLES):
+            w1, w0, row, there = _weights(wiring, scene, receiver, start, samples, frames, N, SENDERS, SAMPLES)
+            g = tl.load(grad + row * H + column, mask=there, other=0.0)
+            g0 = tl.dot(tl.trans(w0.to(g.dtype)), g, g0, input_precision=PRECISION)
+            g1 = tl.dot(tl.trans(w1.to(g.dtype)), g, g1, input_precision=PRECISION)
+            if TO_WIRING:
+                change = (tl.maximum(x1, 0.0) - tl.maximum(x0, 0.0)).to(g.dtype)
+                to_weights = tl.dot(g, tl.trans(change), input_precision=PRECISION)
+                sample, i = start + tl.arange(0, SAMPLES)[:, None], tl.arange(0, SENDERS)[None, :]
+                graph = (tl.program_id(1) * scenes + scene).to(tl.int64) * samples + sample
+                to = grad_wiring + graph * (N * (N - 1)) + receiver * (N - 1) + i
+                tl.store(to, to_weights, mask=there & (i < N - 1))
+        g0, g1 = tl.where(live & (x0 > 0), g0, 0.0), tl.where(live & (x1 > 0), g1, 0.0)
+        to = grad_pairs + at + column
+        tl.store(to, g0.to(grad_pairs.dtype.element_ty), mask=live)
+        tl.store(to + between.to(tl.int64) * H, g1.to(grad_pairs.dtype.element_ty), mask=live)
+        to_b0 += g0
+        to_b1 += g1
+    grad_bias += scene.to(tl.int64) * (2 * H) + column
+    tl.store(grad_bias, tl.sum(to_b0, 0, keep_dims=True))
+    tl.store(grad_bias + H, tl.sum(to_b1, 0, keep_dims=True))
 
 
 @triton.jit
-def backward_first(
-    grad_pairs,
-    turned,
-    order,
+def to_nodes(
+    grad_first,
     at_pairs,
+    wiring,
     grad_halves,
+    between_grads,
     between,
-    scenes,
     frames,
     N: tl.constexpr,
     H: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
+    NODES: tl.constexpr,
     PRECISION: tl.constexpr,
     SOFT: tl.constexpr,
-    SCENES: tl.constexpr,
 ):
-    """grad_halves, of each scene. A program for SCENES scenes, COLUMNS columns, and one type."""
-    scene = tl.program_id(0) * SCENES
+    """grad_halves, of each scene. A program for a scene, COLUMNS columns and one type: products with 0/1 matrices sum
+    up by node."""
+    scene, type = tl.program_id(0), tl.program_id(2)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    type = tl.program_id(2)
     count = _count(type, N, SOFT)
-    first = (type * between + scene * count).to(tl.int64) * H
-    turned += type * H * H
+    first = scene.to(tl.int64) * count
+    node = tl.arange(0, NODES)
     as_sender, as_receiver = tl.zeros((NODES, COLUMNS), tl.float32), tl.zeros((NODES, COLUMNS), tl.float32)
-    for start in range(0, count * SCENES, ROWS):
+    for start in range(0, count, ROWS):
         place = start + tl.arange(0, ROWS)
-        further, _, sender, receiver, live = _pairs(order, scene, place, type, scenes, frames, N, SOFT)
-        pair = tl.where(live, place, 0)[:, None] * H
-        g = tl.zeros((ROWS, COLUMNS), tl.float32)
-        for begin in range(0, H, DEPTH):
-            k = begin + tl.arange(0, DEPTH)
-            w = tl.load(turned + (column * H + k[:, None]))
-            g = tl.dot(tl.load(grad_pairs + first + (pair + k[None, :])), w, g, input_precision=PRECISION)
-        h = tl.load(at_pairs + first + (pair + column))
-        g = tl.where(h > 0, g, 0.0).to(h.dtype)
-        as_sender = _sum(as_sender, g, further, sender, N, PRECISION)
-        as_receiver = _sum(as_receiver, g, further, receiver, N, PRECISION)
-    row, live = _nodes(scene, scenes, frames, N, SCENES)
-    to = grad_halves + (4 * row + 2 * type) * H + column
-    tl.store(to, as_sender, mask=live)
-    tl.store(to + H, as_receiver, mask=live)
+        live = place < count
+        place = tl.where(live, place, 0)
+        sender, receiver = _ends(wiring, scene, place, type, frames, N, SOFT)
+        row = (first + place)[:, None] * H + column
+        h = tl.load(at_pairs + type.to(tl.int64) * between * H + row)
+        g = tl.load(grad_first + type.to(tl.int64) * between_grads * H + row)
+        g = tl.where(live[:, None] & (h > 0), g, 0.0).to(h.dtype)
+        chosen = (node[:, None] == sender[None, :]).to(h.dtype)
+        as_sender = tl.dot(chosen, g, as_sender, input_precision=PRECISION)
+        chosen = (node[:, None] == receiver[None, :]).to(h.dtype)
+        as_receiver = tl.dot(chosen, g, as_receiver, input_precision=PRECISION)
+    to = grad_halves + (_row(scene, node, frames, frames, N)[:, None] * 4 + 2 * type) * H + column
+    tl.store(to, as_sender, mask=(node < N)[:, None])
+    tl.store(to + H, as_receiver, mask=(node < N)[:, None])

@@ -1,9 +1,9 @@
 """Messages between the nodes of graphs, summed up at their receivers: one operator of torch, for CUDA devices.
 
-`decoder.py` says what is computed, and does it on any device. Here nothing is kept at the pairs but a byte for
-each output of the second layer, whether it is above zero: the backward pass computes once more what else it needs
-there, and the whole of the layer only for gradients to structures. torch.compile takes the operator as it is. It can be
-differentiated once.
+`decoder.py` says what is computed, and does it on any device. Here the second layer is a matrix product with a row for
+each pair, which the libraries for that do best, and kernels of our own do all that is between products: each reads what
+it needs once and writes what comes next. Both layers at the pairs are kept for the backward pass. torch.compile takes
+the operator as it is. It can be differentiated once.
 """
 
 from dataclasses import dataclass
@@ -13,18 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MOST_NODES = 32  # as many as a program sums at
+MOST_NODES = 32  # of a graph: a program sums at all of them
 WIDEST = 512
-SUMS = 64  # that a program makes of soft structures: of several receivers, in several samples
-TOGETHER = 8  # samples at most; where there are more, the messages are made once more
-SHARED = 120 * 1024  # bytes of shared memory that a program may take
-# Tiles of pairs, blocks of outputs and of inputs: for TF32 and half precision, and for float32. Larger ones do not fit
-# into the registers.
-ROUGH: dict[str, Any] = {"ROWS": 128, "COLUMNS": 128, "DEPTH": 32, "PRECISION": "tf32", "num_warps": 8, "num_stages": 3}
-EXACT: dict[str, Any] = {"ROWS": 64, "COLUMNS": 32, "DEPTH": 16, "PRECISION": "ieee", "num_warps": 8, "num_stages": 2}
-# What soft structures change of the former: with several samples, and for gradients to the nodes.
-SEVERAL: dict[str, Any] = {"ROWS": 64}
-TO_NODES: dict[str, Any] = {"ROWS": 64, "num_warps": 4}
+COLUMNS = 128  # of a program
+ROWS = 32  # of a tile of pairs
+TILES = 8  # of a program that leaves sums behind
+TOGETHER = 32  # samples at most that a program takes at a time
+AT_ONCE = 1 << 28  # bytes of a layer at the pairs, where nothing is kept
 ONCE = "the kernels for messages have no second derivatives; decode with hard=False, twice=True"
 _HAS_TRITON = find_spec("triton") is not None
 
@@ -35,22 +30,19 @@ class Second:
 
     weight: Tensor  # (2, hidden, hidden), outputs before inputs
     bias: Tensor  # (2, hidden)
-    used: Tensor  # the weights in the dtype of the products,
-    turned: Tensor  # and transposed
-    wiring: Tensor  # (I, K, n(n-1)): int32 the pairs of each tree, edges first; float32 how much each pair is an edge
+    used: Tensor  # the weights in the dtype of the products
+    wiring: Tensor  # int32 of trees and float32 of soft structures, as message_kernels.py has it
 
     def __call__(self, halves: Tensor) -> Tensor:
-        keep = torch.is_grad_enabled() and not self.wiring.requires_grad
-        return sum_messages(halves, self.weight, self.bias, self.used, self.turned, self.wiring, keep)[0]
+        keep = torch.is_grad_enabled()
+        return sum_messages(halves, self.weight, self.bias, self.used, self.wiring, keep)[0]
 
 
 def serves(structure: Tensor, hidden: int) -> bool:
     """Whether the kernels take structures (I, K, n, n)."""
     if not (structure.is_cuda and _HAS_TRITON and structure.dtype == torch.float32 and structure.numel() > 0):
         return False
-    about = torch.cuda.get_device_properties(structure.device)
-    room = getattr(about, "shared_memory_per_block_optin", 0)  # not in older torch
-    return 3 <= structure.shape[-1] <= MOST_NODES and hidden % 16 == 0 and hidden <= WIDEST and room >= SHARED
+    return 3 <= structure.shape[-1] <= MOST_NODES and hidden % 16 == 0 and hidden <= WIDEST
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
@@ -62,139 +54,153 @@ def product_dtype(x: Tensor) -> torch.dtype:
 
 
 def prepare(weight: Tensor, bias: Tensor, wiring: Tensor) -> Second:
+    """For wiring (I, K, n(n-1)): int64 the pairs of each tree, edges first; float32 how much each pair is an edge."""
     used = weight.detach().to(product_dtype(weight))
-    return Second(weight, bias, used, used.mT.contiguous(), wiring.contiguous())
+    if not wiring.is_floating_point():
+        places = torch.arange(wiring.shape[-1], device=wiring.device).expand_as(wiring)
+        wiring = torch.stack([wiring, torch.empty_like(wiring).scatter_(-1, wiring, places)], -2).to(torch.int32)
+    return Second(weight, bias, used, wiring.contiguous())
 
 
 @torch.library.custom_op("gumtrace_experiments::sum_messages", mutates_args=())
 def sum_messages(
-    halves: Tensor, weight: Tensor, bias: Tensor, used: Tensor, turned: Tensor, wiring: Tensor, keep: bool
-) -> tuple[Tensor, Tensor]:
+    halves: Tensor, weight: Tensor, bias: Tensor, used: Tensor, wiring: Tensor, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """(I, K, n, F, hidden), from the first layer at the nodes (I, n, F, 2, 2, hidden): of either type of pairs, as
-    senders and as receivers. The weight is here for its gradient; what is read of it is `used`. And, to `keep`, where
-    the second layer is above zero, (pairs, hidden): a gradient to the wiring needs more than that."""
-    from gumtrace_experiments.graph_layout import message_kernels, soft_kernels
-
+    senders and as receivers. The weight is here for its gradient; what is read of it is `used`. And, to `keep`, both
+    layers at the pairs, (pairs, hidden)."""
     items, n, frames, _, _, hidden = halves.shape
-    samples = wiring.shape[1]
-    scenes = _scenes(halves, wiring)
-    out = torch.empty(items, samples, n, frames, hidden, dtype=used.dtype, device=halves.device)
-    above = torch.empty(sum(_counts(halves, wiring)) if keep else 0, hidden, dtype=torch.int8, device=halves.device)
-    tensors, where = (halves, used, bias, wiring, out, above), (scenes, samples, frames)
-    with torch.cuda.device_of(halves):
-        if wiring.is_floating_point():
-            options: dict[str, Any] = _soft_options(halves, used, samples) | {"KEEP": keep}
-            tiles, groups = -(-scenes * n // options["EACH"]), -(-samples // options["SAMPLES"])
-            soft_kernels.forward[tiles, hidden // options["COLUMNS"], groups](*tensors, *where, **options)
-        else:
-            options: dict[str, Any] = _options(halves, used) | {"KEEP": keep}
-            grid = -(-scenes // (message_kernels.NODES.value // n)), hidden // options["COLUMNS"]
-            message_kernels.forward[grid](*tensors, *where, **options)
-    return out, above
+    out = torch.empty(items, wiring.shape[1], n, frames, hidden, dtype=used.dtype, device=halves.device)
+    if keep:
+        made = Pairs(halves, used, wiring)
+        return out, made.inputs, forward_step(made, 0, halves, bias, used, wiring, out)
+    most = max(1, AT_ONCE * items // (sum(_counts(halves, wiring)) * hidden * used.itemsize))
+    for start in range(0, items, most):
+        some = slice(start, start + most)
+        part = halves[some], bias, used, wiring[some], out[some]
+        forward_step(Pairs(halves[some], used, wiring[some]), 0, *part)
+    return out, used.new_empty(0, hidden), used.new_empty(0, hidden)
 
 
 @torch.library.custom_op("gumtrace_experiments::sum_messages_grad", mutates_args=())
 def _grad(
-    grad: Tensor,
-    halves: Tensor,
-    bias: Tensor,
-    used: Tensor,
-    turned: Tensor,
-    wiring: Tensor,
-    above: Tensor,
-    to_wiring: bool,
+    grad: Tensor, halves: Tensor, bias: Tensor, used: Tensor, wiring: Tensor, inputs: Tensor, z: Tensor, to_wiring: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """To the halves, the weight, the bias and, if so wanted, the wiring; else nothing is at its place."""
-    made = Pairs(halves, used, wiring)
-    to_halves, grad_wiring = pair_gradients(made, 0, grad, halves, bias, used, turned, wiring, above, to_wiring)
+    made = Pairs(halves, used, wiring, inputs=inputs)
+    to_halves, grad_wiring = backward_step(made, 0, grad, halves, bias, used, wiring, z, to_wiring)
     return to_halves, *made.to_second(), grad_wiring
 
 
 class Pairs:
-    """What the backward passes of some steps leave at the pairs: those of type 0 in all steps, then those of type 1."""
+    """The first layer at the pairs in some steps, and what their backward passes leave there: of type 0 in all steps,
+    then of type 1."""
 
-    def __init__(self, halves: Tensor, used: Tensor, wiring: Tensor, steps: int = 1):
-        n, hidden = halves.shape[1], halves.shape[-1]
-        soft = wiring.is_floating_point()
-        options = _soft_options(halves, used, wiring.shape[1]) if soft else _options(halves, used)
-        rows = options["EACH"] * (n - 1) if soft else options["ROWS"]
-        self.counts = _counts(halves, wiring)
-        self.tiles = sum(-(-count // rows) for count in self.counts)
-        self.steps, self.options = steps, options
-        self.inputs, self.grads = torch.empty(2, steps * sum(self.counts), hidden, dtype=used.dtype, device=used.device)
-        self.grad_bias = torch.empty(steps, self.tiles, 2, hidden, device=used.device)
+    def __init__(self, halves: Tensor, used: Tensor, wiring: Tensor, steps: int = 1, inputs: Tensor | None = None):
+        self.counts, self.steps = _counts(halves, wiring), steps
+        self.shape = steps * sum(self.counts), halves.shape[-1]
+        self.tiles = sum(-(-count // ROWS) for count in self.counts)  # of a step
+        self.inputs = used.new_empty(self.shape) if inputs is None else inputs
+        self._grads: Tensor | None = None
+        self.grad_bias: dict[int, Tensor] = {}  # by step
 
-    def of(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        start = step * self.counts[0]
-        return self.inputs[start:], self.grads[start:], self.grad_bias[step]
+    @property
+    def grads(self) -> Tensor:
+        """To the second layer before its relu: made when a backward pass asks for it."""
+        if self._grads is None:
+            self._grads = torch.empty_like(self.inputs)
+        return self._grads
+
+    def start(self, step: int) -> int:
+        """The first row of type 0 of a step."""
+        return step * self.counts[0]
 
     def between(self, step: int) -> int:
         """How many rows lie between the first pairs of either type."""
         return (self.steps - step) * self.counts[0] + step * self.counts[1]
 
+    def types(self, x: Tensor, step: int, steps: int = 1) -> list[Tensor]:
+        """The rows of either type in some steps."""
+        starts = self.start(step), self.start(step) + self.between(step)
+        return [x[start : start + steps * count] for start, count in zip(starts, self.counts, strict=True)]
+
     def to_second(self, steps: int = 1) -> tuple[Tensor, Tensor]:
         """Gradients to the weight and the bias, of the first few steps."""
-        weight = self.inputs.new_empty(2, *self.inputs.shape[1:] * 2)
-        for to, count, start in zip(weight, self.counts, (0, self.steps * self.counts[0]), strict=True):
-            here = slice(start, start + steps * count)
-            torch.mm(self.grads[here].T, self.inputs[here], out=to)
-        return weight.float(), self.grad_bias[:steps].sum((0, 1))
+        weight = self.inputs.new_empty(2, *self.shape[1:] * 2)
+        for to, grads, inputs in zip(
+            weight, self.types(self.grads, 0, steps), self.types(self.inputs, 0, steps), strict=True
+        ):
+            torch.mm(grads.T, inputs, out=to)
+        to_bias = [self.grad_bias[step] for step in range(steps)]
+        return weight.float(), to_bias[0] if steps == 1 else torch.stack(to_bias).sum(0)
 
 
-def pair_gradients(
+def forward_step(
+    made: Pairs, step: int, halves: Tensor, bias: Tensor, used: Tensor, wiring: Tensor, out: Tensor
+) -> Tensor:
+    """The sums into `out`, by way of both layers at the pairs. Returns the second."""
+    from gumtrace_experiments.graph_layout import message_kernels as kernels
+
+    (n, frames), samples = halves.shape[1:3], wiring.shape[1]
+    scenes, soft = _scenes(halves, wiring), wiring.is_floating_point()
+    columns, sizes = _columns(halves)
+    z = used.new_empty(sum(made.counts), made.shape[1])
+    with torch.cuda.device_of(halves):
+        where = made.between(step), scenes, frames * (1 if soft else samples), frames
+        options: dict[str, Any] = {**sizes, "ROWS": ROWS, "SOFT": soft}
+        kernels.first_layer[made.tiles, columns](halves, wiring, made.inputs[made.start(step) :], *where, **options)
+        for to, inputs, weight in zip(z.split(made.counts), made.types(made.inputs, step), used, strict=True):
+            torch.matmul(inputs, weight.T, out=to)
+        if soft:
+            options = {**sizes, **_soft_sizes(n, samples), "PRECISION": _precision(used)}
+            kernels.sum_soft[scenes * n, columns](z, bias, wiring, out, made.counts[0], samples, frames, **options)
+        else:
+            options = {**sizes, "NODES": _power(n)}
+            kernels.sum_trees[scenes, columns](z, bias, wiring, out, made.counts[0], frames, **options)
+    return z
+
+
+def backward_step(
     made: Pairs,
     step: int,
     grad: Tensor,
     halves: Tensor,
     bias: Tensor,
     used: Tensor,
-    turned: Tensor,
     wiring: Tensor,
-    above: Tensor,
+    z: Tensor,
     to_wiring: bool,
 ) -> tuple[Tensor, Tensor]:
     """Through one step: to the halves and the wiring, by way of the pairs."""
-    from gumtrace_experiments.graph_layout import message_kernels, soft_kernels
-
-    items, _, frames, _, _, hidden = halves.shape
-    samples, pairs = wiring.shape[1:]
-    scenes, columns = _scenes(halves, wiring), hidden // made.options["COLUMNS"]
-    at_pairs, grad_pairs, grad_bias = made.of(step)
-    grad_wiring = torch.empty(columns, 2, samples, items, frames, pairs if to_wiring else 0, device=grad.device)
-    left = wiring, at_pairs, grad_pairs, grad_bias
-    where = made.between(step), scenes, samples, frames
-    with torch.cuda.device_of(halves):
-        if wiring.is_floating_point():
-            options = {**made.options, "TO_WIRING": to_wiring}
-            given = grad.contiguous(), halves, used, bias, above, *left, grad_wiring
-            soft_kernels.backward_second[made.tiles, columns](*given, *where, **options)
-        else:
-            options = {name: x for name, x in made.options.items() if name not in ("DEPTH", "PRECISION")}  # no product
-            message_kernels.backward_second[made.tiles, columns](
-                grad.contiguous(), halves, above, *left, *where, **options
-            )
-    to_halves = _to_nodes(grad_pairs, at_pairs, made.between(step), halves, used, turned, wiring)
-    return to_halves, grad_wiring.sum((0, 1, 4)).transpose(0, 1).contiguous()
-
-
-def _to_nodes(
-    grad_pairs: Tensor, at_pairs: Tensor, between: int, halves: Tensor, used: Tensor, turned: Tensor, wiring: Tensor
-) -> Tensor:
-    """The gradient from the pairs on to the halves."""
-    from gumtrace_experiments.graph_layout.message_kernels import NODES, backward_first
+    from gumtrace_experiments.graph_layout import message_kernels as kernels
 
     items, n, frames, _, _, hidden = halves.shape
+    samples, pairs = wiring.shape[1], wiring.shape[-1]
     scenes, soft = _scenes(halves, wiring), wiring.is_floating_point()
-    grad_halves = torch.empty(items, scenes // (items * frames), *halves.shape[1:], device=halves.device)
-    options = _options(halves, used, **(TO_NODES if soft else {}))
-    pairs = wiring.shape[2] if soft else (n - 1) * (n - 2)
-    # As many scenes as leave the last tile most full.
-    each = min(range(NODES.value // n, 0, -1), key=lambda some: -(-some * pairs // options["ROWS"]) / some)
-    options |= {"SOFT": soft, "SCENES": each}
-    grid = -(-scenes // each), hidden // options["COLUMNS"], 2
+    columns, sizes = _columns(halves)
+    to_pairs, between = made.grads[made.start(step) :], made.between(step)
+    grad_bias = torch.empty(scenes if soft else -(-made.tiles // TILES), 2, hidden, device=grad.device)
+    grad_wiring = torch.empty(columns, items, frames, samples, pairs if to_wiring else 0, device=grad.device)
     with torch.cuda.device_of(halves):
-        backward_first[grid](grad_pairs, turned, wiring, at_pairs, grad_halves, between, scenes, frames, **options)
-    return grad_halves.sum(1) if grad_halves.shape[1] > 1 else grad_halves[:, 0]
+        given = grad.contiguous(), z, bias, wiring, to_pairs, grad_bias
+        options: dict[str, Any]
+        if soft:
+            options = {**sizes, **_soft_sizes(n, samples), "PRECISION": _precision(used), "TO_WIRING": to_wiring}
+            where = made.counts[0], between, scenes, samples, frames
+            kernels.split_soft[scenes, columns](*given, grad_wiring, *where, **options)
+        else:
+            options = {**sizes, "ROWS": ROWS, "TILES": TILES}
+            kernels.split_trees[len(grad_bias), columns](*given, made.counts[0], between, scenes, frames, **options)
+        made.grad_bias[step] = grad_bias.sum(0)
+        grad_first = torch.empty_like(z)
+        for to, grads, weight in zip(grad_first.split(made.counts), made.types(made.grads, step), used, strict=True):
+            torch.matmul(grads, weight, out=to)
+        grad_halves = torch.empty(items, scenes // (items * frames), *halves.shape[1:], device=halves.device)
+        given = grad_first, made.inputs[made.start(step) :], wiring, grad_halves, made.counts[0], between, frames
+        options = {**sizes, "ROWS": ROWS, "NODES": max(16, _power(n)), "PRECISION": _precision(used), "SOFT": soft}
+        kernels.to_nodes[scenes, columns, 2](*given, **options)
+    to_halves = grad_halves.sum(1) if grad_halves.shape[1] > 1 else grad_halves[:, 0]
+    return to_halves, grad_wiring.sum((0, 2))
 
 
 def _scenes(halves: Tensor, wiring: Tensor) -> int:
@@ -206,26 +212,26 @@ def _scenes(halves: Tensor, wiring: Tensor) -> int:
 def _counts(halves: Tensor, wiring: Tensor) -> list[int]:
     """How many pairs there are of either type."""
     n, scenes = halves.shape[1], _scenes(halves, wiring)
-    return [scenes * wiring.shape[2]] * 2 if wiring.is_floating_point() else [scenes * (n - 1) * k for k in (n - 2, 2)]
+    return [scenes * wiring.shape[-1]] * 2 if wiring.is_floating_point() else [scenes * (n - 1) * k for k in (n - 2, 2)]
 
 
-def _options(halves: Tensor, used: Tensor, **rough: Any) -> dict[str, Any]:
-    """Sizes and precision of the kernels. A block divides the layer: where it has an odd share, blocks are small."""
-    exact = used.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-    options = EXACT if exact else {**ROUGH, **rough}
+def _columns(halves: Tensor) -> tuple[int, dict[str, Any]]:
+    """Blocks of columns, and what all kernels are told. A block divides the layer: where it has an odd share, blocks
+    are small. Many programs at a time hide the time that memory takes."""
     hidden = halves.shape[-1]
-    fitting = {name: min(options[name], hidden & -hidden) for name in ("COLUMNS", "DEPTH")}
-    return {**options, **fitting, "N": halves.shape[1], "H": hidden, "enable_fp_fusion": True}
+    columns = min(COLUMNS, hidden & -hidden)
+    return hidden // columns, {"N": halves.shape[1], "H": hidden, "COLUMNS": columns, "num_warps": 4, "num_stages": 1}
 
 
-def _soft_options(halves: Tensor, used: Tensor, samples: int) -> dict[str, Any]:
-    """With how many receivers fit into a tile, and how many samples are summed up together. The sums of a tile are the
-    rows of a matrix product, which has 16 or more."""
-    options = _options(halves, used, **(SEVERAL if samples > 1 else {}))
-    together = min(_power(samples), TOGETHER)
-    fitting = options["ROWS"] // (halves.shape[1] - 1)
-    receivers = max(min(_power(fitting) * together, SUMS), 16) // together
-    return {**options, "EACH": min(fitting, receivers), "SAMPLES": together, "RECEIVERS": receivers}
+def _precision(used: Tensor) -> str:
+    """Of sums by matrix products."""
+    exact = used.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    return "ieee" if exact else "tf32"
+
+
+def _soft_sizes(n: int, samples: int) -> dict[str, int]:
+    """Senders and samples of a program: factors of a matrix product, which have 16 rows or more."""
+    return {"SENDERS": max(16, _power(n - 1)), "SAMPLES": min(max(16, _power(samples)), TOGETHER)}
 
 
 def _power(x: int) -> int:
@@ -234,27 +240,28 @@ def _power(x: int) -> int:
 
 
 @sum_messages.register_fake
-def _(halves, weight, bias, used, turned, wiring, keep):
+def _(halves, weight, bias, used, wiring, keep):
     items, n, frames, _, _, hidden = halves.shape
-    above = used.new_empty(sum(_counts(halves, wiring)) if keep else 0, hidden, dtype=torch.int8)
-    return used.new_empty(items, wiring.shape[1], n, frames, hidden), above
+    kept = [used.new_empty(sum(_counts(halves, wiring)) if keep else 0, hidden) for _ in range(2)]
+    return used.new_empty(items, wiring.shape[1], n, frames, hidden), *kept
 
 
 @_grad.register_fake
-def _(grad, halves, bias, used, turned, wiring, above, to_wiring):
-    grad_wiring = bias.new_empty(*wiring.shape[:2], wiring.shape[2] if to_wiring else 0)
+def _(grad, halves, bias, used, wiring, inputs, z, to_wiring):
+    grad_wiring = bias.new_empty(*wiring.shape[:2], wiring.shape[-1] if to_wiring else 0)
     return torch.empty_like(halves), torch.empty_like(used, dtype=torch.float32), torch.empty_like(bias), grad_wiring
 
 
 def _keep(ctx, inputs, output):
     halves, _, *others, _ = inputs
-    ctx.save_for_backward(halves, *others, output[1])
+    ctx.save_for_backward(halves, *others, *output[1:])
 
 
-def _backward(ctx, grad, _):
-    to_wiring = ctx.needs_input_grad[5]
+def _backward(ctx, grad, *_):
+    to_wiring = ctx.needs_input_grad[4]
     *grads, grad_wiring = _grad(grad, *ctx.saved_tensors, to_wiring)
-    return *grads, None, None, grad_wiring if to_wiring else None, None
+    to_halves, to_weight, to_bias = grads
+    return to_halves, to_weight, to_bias, None, grad_wiring if to_wiring else None, None
 
 
 def _backward_twice(ctx, *grads):

@@ -52,23 +52,45 @@ def move(
 
 
 @triton.jit
-def move_backward(grad, z, bias, last, to_z, sums, rows, ROWS: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr):
-    """The gradient to z, and sums (programs, 3, H) of those to the bias and to the last layer."""
-    row, column, at, live = _block(rows, ROWS, H, WIDTH)
+def move_backward(
+    grad,
+    z,
+    bias,
+    last,
+    to_z,
+    sums,
+    rows,
+    ROWS: tl.constexpr,
+    H: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """The gradient to z, and sums (programs, 3, H) of those to the bias and to the last layer. A program for TILES
+    tiles of rows: what it leaves to be summed up is less then."""
+    column = tl.arange(0, WIDTH)
     wide = column < H
-    b = tl.load(bias + column, mask=wide, other=0.0).to(tl.float32)
-    total = tl.load(z + at, mask=live, other=0.0).to(tl.float32) + b[None, :]
-    h = tl.where(live, tl.maximum(total, 0.0), 0.0)
-    g = tl.zeros((ROWS, WIDTH), tl.float32)
+    b = tl.load(bias + column, mask=wide, other=0.0).to(tl.float32)[None, :]
+    w0 = tl.load(last + column, mask=wide, other=0.0)[None, :]
+    w1 = tl.load(last + H + column, mask=wide, other=0.0)[None, :]
+    to_b = tl.zeros((ROWS, WIDTH), tl.float32)
+    to_w0, to_w1 = to_b, to_b
+    for i in range(TILES):
+        row = (tl.program_id(0) * TILES + i) * ROWS + tl.arange(0, ROWS)
+        there = row < rows
+        at = row.to(tl.int64)[:, None] * H + column[None, :]
+        live = there[:, None] & wide[None, :]
+        h = tl.where(live, tl.maximum(tl.load(z + at, mask=live, other=0.0).to(tl.float32) + b, 0.0), 0.0)
+        g0 = tl.load(grad + row.to(tl.int64) * 2, mask=there, other=0.0)[:, None]
+        g1 = tl.load(grad + row.to(tl.int64) * 2 + 1, mask=there, other=0.0)[:, None]
+        g = tl.where(h > 0, g0 * w0 + g1 * w1, 0.0)
+        tl.store(to_z + at, g.to(to_z.dtype.element_ty), mask=live)
+        to_b += g
+        to_w0 += g0 * h
+        to_w1 += g1 * h
     sums += tl.program_id(0).to(tl.int64) * (3 * H) + column
-    for i in tl.static_range(2):
-        w = tl.load(last + i * H + column, mask=wide, other=0.0)
-        to_out = tl.load(grad + row.to(tl.int64) * 2 + i, mask=row < rows, other=0.0)[:, None]
-        g += to_out * w[None, :]
-        tl.store(sums + (1 + i) * H, tl.sum(to_out * h, 0), mask=wide)
-    g = tl.where(h > 0, g, 0.0)
-    tl.store(sums, tl.sum(g, 0), mask=wide)
-    tl.store(to_z + at, g.to(to_z.dtype.element_ty), mask=live)
+    tl.store(sums, tl.sum(to_b, 0), mask=wide)
+    tl.store(sums + H, tl.sum(to_w0, 0), mask=wide)
+    tl.store(sums + 2 * H, tl.sum(to_w1, 0), mask=wide)
 
 
 @triton.jit

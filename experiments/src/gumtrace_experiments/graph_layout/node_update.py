@@ -18,6 +18,8 @@ from gumtrace_experiments.graph_layout.layers import ONCE, Layer
 
 ROWS = 32  # of a program
 MOST = 8192  # numbers that a program holds at once
+FEW, MOST_TILES = 8, 32  # rows of a tile of a program that sums up over several, and such tiles
+PROGRAMS = 320  # at least, before one gets more tiles: they fill a large device
 
 
 @dataclass(frozen=True)
@@ -166,11 +168,13 @@ def _move_backward(kernels: bool, grad: Tensor, z: Tensor, bias: Tensor, last: T
         return to_z, torch.cat([to_z.sum(0, dtype=last.dtype)[None], grad.T @ h.to(last.dtype)])[None]
     from gumtrace_experiments.graph_layout import node_kernels
 
-    options = _options(z.shape[-1])
-    programs = _programs(len(z), options)
-    to_z, sums = torch.empty_like(z), torch.empty(*programs, 3, z.shape[-1], device=z.device)
+    tiles = max(1, min(len(z) // (FEW * PROGRAMS), MOST_TILES))
+    tiles = 1 << (tiles.bit_length() - 1)  # as few kernels as there are powers
+    options = {**_options(z.shape[-1]), "ROWS": FEW, "TILES": tiles}
+    programs = -(-len(z) // (FEW * tiles))
+    to_z, sums = torch.empty_like(z), torch.empty(programs, 3, z.shape[-1], device=z.device)
     with torch.cuda.device_of(z):
-        node_kernels.move_backward[programs](grad, z, bias, last, to_z, sums, len(z), **options)
+        node_kernels.move_backward[(programs,)](grad, z, bias, last, to_z, sums, len(z), **options)
     return to_z, sums
 
 

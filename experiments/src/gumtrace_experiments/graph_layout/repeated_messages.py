@@ -4,14 +4,15 @@ import torch
 from torch import Tensor
 
 from gumtrace_experiments.graph_layout import messages
-from gumtrace_experiments.graph_layout.messages import ONCE, Pairs, Second, pair_gradients
+from gumtrace_experiments.graph_layout.messages import ONCE, Pairs, Second
 
 KEPT = 1 << 30  # bytes at the pairs of all steps, for their one gradient to the second layer
 
 
 def repeated(second: Second, steps: int) -> "Second | RepeatedMessages":
     """For a loop of so many steps, unless they would take too much memory at once."""
-    pairs = second.wiring.numel() * (2 if second.wiring.is_floating_point() else 1)
+    soft = second.wiring.is_floating_point()  # then all pairs are of both types; of trees the wiring has them twice
+    pairs = second.wiring.numel() * 2 if soft else second.wiring.numel() // 2
     kept = 2 * steps * pairs * second.used.shape[-1] * second.used.element_size()
     return RepeatedMessages(second, steps) if kept <= KEPT else second
 
@@ -19,11 +20,11 @@ def repeated(second: Second, steps: int) -> "Second | RepeatedMessages":
 class RepeatedMessages:
     """`sum_messages` in `steps` steps at most, of one frame each: gradients to the second layer are made once for all.
 
-    What the backward pass has at the pairs is kept until then, as if all steps were frames of one call.
+    What the passes have at the pairs is kept until then, as if all steps were frames of one call.
     """
 
     def __init__(self, second: Second, steps: int):
-        self.given = second.bias.detach(), second.used, second.turned, second.wiring
+        self.given = second.bias.detach(), second.used, second.wiring
         self.tape = _Tape(steps)
         self.gates = enumerate(_Gate.apply(self.tape, second.weight, second.bias))
 
@@ -32,8 +33,17 @@ class RepeatedMessages:
 
 
 class _Tape:
+    """The first layer at the pairs of all steps, and what the backward pass that is under way leaves there."""
+
     def __init__(self, steps: int):
-        self.steps, self.made = steps, None
+        self.steps = steps
+        self.inputs: Tensor | None = None
+        self.made: Pairs | None = None
+
+    def pairs(self, halves: Tensor, used: Tensor, wiring: Tensor) -> Pairs:
+        made = Pairs(halves, used, wiring, self.steps, self.inputs)
+        self.inputs = made.inputs
+        return made
 
 
 class _Gate(torch.autograd.Function):
@@ -57,20 +67,21 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tape, step, gate, halves, *given):  # type: ignore[override]
         ctx.tape, ctx.step = tape, step
-        bias, used, turned, wiring = given
-        keep = any(ctx.needs_input_grad) and not ctx.needs_input_grad[-1]  # the last: to the wiring
-        out, above = messages.sum_messages(halves, used, bias, used, turned, wiring, keep)
-        ctx.save_for_backward(halves, *given, above)
+        bias, used, wiring = given
+        items, n, frames, _, _, hidden = halves.shape
+        out = torch.empty(items, wiring.shape[1], n, frames, hidden, dtype=used.dtype, device=halves.device)
+        z = messages.forward_step(tape.pairs(halves, used, wiring), step, halves, bias, used, wiring, out)
+        ctx.save_for_backward(halves, *given, z)
         return out
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[override]
         if torch.is_grad_enabled():
             raise NotImplementedError(ONCE)
-        halves, bias, used, turned, wiring, above = ctx.saved_tensors
+        halves, bias, used, wiring, z = ctx.saved_tensors
         _, _, to_gate, *_, to_wiring = ctx.needs_input_grad
-        if to_gate and ctx.tape.made is None:
-            ctx.tape.made = Pairs(halves, used, wiring, ctx.tape.steps)
-        made, step = (ctx.tape.made, ctx.step) if to_gate else (Pairs(halves, used, wiring), 0)
-        to_halves, grad_wiring = pair_gradients(made, step, grad, halves, bias, used, turned, wiring, above, to_wiring)
-        return None, None, halves.new_empty(0), to_halves, None, None, None, grad_wiring if to_wiring else None
+        made = ctx.tape.made or ctx.tape.pairs(halves, used, wiring)
+        if to_gate:
+            ctx.tape.made = made
+        to_halves, grad_wiring = messages.backward_step(made, ctx.step, grad, halves, bias, used, wiring, z, to_wiring)
+        return None, None, halves.new_empty(0), to_halves, None, None, grad_wiring if to_wiring else None
