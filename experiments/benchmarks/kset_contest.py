@@ -112,14 +112,15 @@ class Found:
     def content(self) -> dict[str, list[dict[str, Any]]]:
         return json.loads(self.path.read_text()) if self.path.exists() else {"updates": [], "gradients": []}
 
-    def add(self, part: str, about: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> None:
-        """What `measure` returns, unless it is known."""
-        if any(about.items() <= record.items() for record in self.content[part]):
+    def add(self, part: str, about: dict[str, Any], measure: Callable[[], dict[str, Any]], again: bool = False) -> None:
+        """What `measure` returns, unless it is known. With `again`, in place of what is known."""
+        if not again and any(about.items() <= record.items() for record in self.content[part]):
             return
         record = {**about, **measure()}
         with exclusive(self.path.with_suffix(".lock")):
             content = self.content
-            content[part].append(record)
+            others = [known for known in content[part] if not about.items() <= known.items()]
+            content[part] = [*others, record]
             self.path.write_text(json.dumps(content, indent=1) + "\n")
 
 
