@@ -35,7 +35,7 @@ test-versions: ## the fast tests with the oldest and the newest versions of what
 	$(PYTHON) tests/helpers/versions.py
 
 test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU: needs a CUDA build of torch in .venv
-	$(BIN)/pytest -n 4 -m "device or gpu"
+	$(BIN)/pytest -n 6 -m "device or gpu"
 
 ENVIRONMENTS ?= oldest newest
 DISTRIBUTIONS ?= gumtrace gumtrace-experiments
