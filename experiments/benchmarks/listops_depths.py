@@ -12,7 +12,8 @@ and of the expressions of a depth, those without an inner function having 1:
     accuracy  of the answers, along the sampled trees
     told      the same along the true trees
 
-Writes experiments/benchmarks/results/listops-depths.json; half a minute a run on one core.
+Writes experiments/benchmarks/results/listops-depths.json, where runs of other estimators and batches stay; half a
+minute a run on one core.
 """
 
 import argparse
@@ -96,6 +97,17 @@ def measure(folder: Path, data: Path) -> dict:
     return {"config": model.config.to_dict(), "iteration": load(folder / BEST)["iteration"], "rows": rows}
 
 
+def others(file: Path, runs: list[dict]) -> list[dict]:
+    """Recorded runs of another estimator, or with other batches, which the tables show in rows of their own."""
+    recorded = json.loads(file.read_text())["runs"] if file.exists() else []
+    measured = [_kind(run) for run in runs]
+    return [run for run in recorded if _kind(run) not in measured]
+
+
+def _kind(run: dict) -> tuple:
+    return tuple(run["config"][name] for name in ("estimator", "calls", "samples"))
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("runs", nargs="+", type=Path)
@@ -105,7 +117,8 @@ def main() -> None:
     for folder in given.runs:
         runs.append(measure(folder, given.data))
         print(folder, *runs[-1]["rows"], sep="\n")
-    RESULTS.write_text(json.dumps({"machine": machine(torch.device("cpu")), "runs": runs}, indent=1))
+    found = {"machine": machine(torch.device("cpu")), "runs": runs + others(RESULTS, runs)}
+    RESULTS.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

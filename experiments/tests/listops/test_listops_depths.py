@@ -1,5 +1,6 @@
 """benchmarks/listops_depths.py counts edges that make no difference: does any of them? And its counts, by hand."""
 
+import json
 import random
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -122,3 +123,14 @@ def test_counts_by_hand(tmp_path):
             "expressions": 1,
         },
     ]
+
+
+def test_runs_of_other_estimators_and_batches_stay_in_the_record(tmp_path):
+    def run(estimator: str, calls: int, seed: int, **more) -> dict:
+        return {"config": {"estimator": estimator, "calls": calls, "samples": 4, "seed": seed, **more}}
+
+    file, measured = tmp_path / "depths.json", [run("TraceREINFORCE", 100, 2, starts=4)]
+    assert depths.others(file, measured) == []
+    kept = [run("TraceREINFORCE", 400, 1), run("StochasticSoftmax", 100, 1)]
+    file.write_text(json.dumps({"runs": [run("TraceREINFORCE", 100, 1), *kept]}))
+    assert depths.others(file, measured) == kept

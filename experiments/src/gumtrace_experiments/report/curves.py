@@ -79,7 +79,7 @@ def _panel(ax, same: list[Choice], column: Column, colours: dict[str, str], alon
     ax.set_xlim(0, (1 + _GAP * (len(same) + 1)) * end)
     ax.set_xticks([x for x in ax.get_xticks() if x <= end])
     ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
-    ax.set_title(fill(same[0].block.title, 60), fontsize=10, color=INK)
+    ax.set_title(fill(same[0].block.title, 64), fontsize=10, color=INK)
     hollow = ", hollow: not finished" if any(choice.group.unfinished for choice in same) else ""
     ax.set_xlabel(f"{along} (dots: the checkpoints kept{hollow})", color=SOFT, fontsize=9)
     ax.set_ylabel(f"{column.name} (validation)", color=SOFT)
