@@ -51,7 +51,7 @@ def test_soft_structures(size):
 @TREES_AND_SOFT
 @pytest.mark.slow
 def test_in_tf32(size, structures):
-    """The other sizes of tiles. In the interpreter the products are not rounded."""
+    """In the interpreter the products are not rounded."""
     torch.set_float32_matmul_precision("high")
     value, *grads = errors(summed(size, structures=structures), summed(size, torch.float64, structures))
     assert value < (VALUE if DEVICE == "cuda" else EXACT)
@@ -140,7 +140,7 @@ def test_the_operators_are_as_torch_wants_them(structures):
     _, *kept = messages.sum_messages(halves, *second, True)
     assert [x.shape for x in kept] == [(12 if hard else 24, 16)] * 2
     grad = torch.ones(1, 1, 4, 1, 16, device=DEVICE)
-    torch.library.opcheck(messages._grad, (grad, halves, *second[1:], *kept, not hard))
+    torch.library.opcheck(messages._grad, (grad, *second[1:], *kept, not hard))
     if not hard:
         second[-1].requires_grad_()
     torch.library.opcheck(messages.sum_messages, (halves, *second, True))
@@ -155,7 +155,7 @@ def test_what_is_not_kept_comes_in_parts(structures, monkeypatch):
     with torch.no_grad():
         whole = _messages(x, wiring)
         monkeypatch.setattr(messages, "AT_ONCE", 1)
-        assert _messages(x, wiring).equal(whole)
+        assert error(_messages(x, wiring), whole) < EXACT  # products of fewer rows may round otherwise
 
 
 def test_what_is_served():

@@ -119,6 +119,23 @@ def test_programs_of_several_tiles(programs, monkeypatch):
     test_kernels(SIZES["both"], False, monkeypatch)
 
 
+@pytest.mark.device
+def test_a_gradient_without_memory_of_its_own():
+    """That of a plain sum."""
+    grads = []
+    for kind, dtype in ((NodeUpdate, torch.float32), (PlainUpdate, torch.float64)):
+        sizes = [(8, 2), (8, 8), (8, 8), (2, 8)]
+        own, received, second, last = [torch.randn(size, generator=seeded(3)).to(DEVICE, dtype) for size in sizes]
+        bias, moves = torch.zeros(8, device=DEVICE, dtype=dtype), torch.zeros(2, device=DEVICE, dtype=dtype)
+        last.requires_grad_()
+        layers = [Layer(bias, (own, received)), Layer(bias, (second,)), Layer(moves, (last,))]
+        made = kind(*layers, times=1, kernels=True) if kind is NodeUpdate else kind(*layers)
+        shapes = [(2, 3, 1, 2), (2, 2, 3, 1, 8)]
+        made(*[torch.randn(size, generator=seeded(4)).to(DEVICE, dtype) for size in shapes]).sum().backward()
+        grads.append([last.grad])
+    assert all(e < EXACT for e in errors(*grads))
+
+
 def test_half_precision_without_kernels():
     value, *grads = errors(
         update(SIZES["both"], NodeUpdate, torch.float32, half=True), update(SIZES["both"], PlainUpdate, torch.float64)

@@ -13,27 +13,27 @@ from gumtrace_experiments.graph_layout.decoder import FusedDecoder, _Fused, _mes
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # the interpreter multiplies the bits of bfloat16
 SIZES = {  # nodes, hidden, items, frames, samples
     "one": (4, 16, 1, 1, 1),
-    "smallest": (3, 16, 11, 1, 1),  # ten scenes a program
-    "some-left": (4, 32, 9, 1, 1),  # eight scenes a program
+    "smallest": (3, 16, 11, 1, 1),
+    "some-left": (4, 32, 9, 1, 1),
     "frames": (5, 16, 7, 3, 1),
     "samples": (5, 32, 3, 1, 2),
     "both": (5, 16, 5, 3, 2),
     "odd-width": (5, 48, 4, 1, 1),
     "paper": (10, 32, 4, 1, 1),
     "paper-both": (10, 16, 3, 3, 2),
-    "alone": (17, 16, 2, 1, 1),  # one scene a program
+    "alone": (17, 16, 2, 1, 1),
     "largest": (32, 16, 2, 1, 1),
 }
 SOFT = {
     "one": (4, 16, 1, 1, 1),
-    "smallest": (3, 16, 11, 1, 1),  # 32 receivers a tile
-    "smallest-samples": (3, 16, 3, 1, 8),  # eight, which do not fill it
+    "smallest": (3, 16, 11, 1, 1),
+    "smallest-samples": (3, 16, 3, 1, 8),
     "frames": (5, 16, 3, 9, 1),
     "samples": (5, 32, 3, 1, 3),
-    "paper": (10, 32, 4, 1, 1),  # seven receivers a tile, of two items
+    "paper": (10, 32, 4, 1, 1),
     "paper-frames": (10, 16, 1, 9, 1),
     "paper-both": (10, 48, 2, 2, 8),
-    "more-samples": (5, 16, 2, 2, 11),  # than are summed up together
+    "more-samples": (5, 16, 2, 2, 37),  # than are summed up together
     "alone": (17, 16, 2, 1, 2),
     "largest": (32, 16, 1, 1, 1),
 }

@@ -77,8 +77,7 @@ def first_layer(
     COLUMNS: tl.constexpr,
     SOFT: tl.constexpr,
 ):
-    """at_pairs. A program for a tile of rows and COLUMNS columns. Pairs share nodes: what is read is worth a place in
-    the nearest cache."""
+    """at_pairs. A program for a tile of rows and COLUMNS columns."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     type, row, scene, sender, receiver, live = _tile(tl.program_id(0), wiring, scenes, frames, N, SOFT, ROWS)
     halves += 2 * type * H
@@ -250,13 +249,15 @@ def split_soft(
             g = tl.load(grad + row * H + column, mask=there, other=0.0)
             g0 = tl.dot(tl.trans(w0.to(g.dtype)), g, g0, input_precision=PRECISION)
             g1 = tl.dot(tl.trans(w1.to(g.dtype)), g, g1, input_precision=PRECISION)
-            if TO_WIRING:
-                change = (tl.maximum(x1, 0.0) - tl.maximum(x0, 0.0)).to(g.dtype)
-                to_weights = tl.dot(g, tl.trans(change), input_precision=PRECISION)
-                sample, i = start + tl.arange(0, SAMPLES)[:, None], tl.arange(0, SENDERS)[None, :]
+        if TO_WIRING:  # by sums: as a product it would not fit into the registers
+            change = tl.maximum(x1, 0.0) - tl.maximum(x0, 0.0)
+            i = tl.arange(0, SENDERS)
+            for sample in range(samples):
+                row = _row(scene, sample * N + receiver, frames, frames, samples * N)
+                to_weights = tl.sum(tl.load(grad + row * H + column).to(tl.float32) * change, 1)
                 graph = (tl.program_id(1) * scenes + scene).to(tl.int64) * samples + sample
                 to = grad_wiring + graph * (N * (N - 1)) + receiver * (N - 1) + i
-                tl.store(to, to_weights, mask=there & (i < N - 1))
+                tl.store(to, to_weights, mask=i < N - 1)
         g0, g1 = tl.where(live & (x0 > 0), g0, 0.0), tl.where(live & (x1 > 0), g1, 0.0)
         to = grad_pairs + at + column
         tl.store(to, g0.to(grad_pairs.dtype.element_ty), mask=live)

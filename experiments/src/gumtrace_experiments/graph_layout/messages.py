@@ -6,6 +6,7 @@ it needs once and writes what comes next. Both layers at the pairs are kept for 
 the operator as it is. It can be differentiated once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -34,7 +35,8 @@ class Second:
     wiring: Tensor  # int32 of trees and float32 of soft structures, as message_kernels.py has it
 
     def __call__(self, halves: Tensor) -> Tensor:
-        keep = torch.is_grad_enabled()
+        inputs = halves, self.weight, self.bias, self.wiring
+        keep = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
         return sum_messages(halves, self.weight, self.bias, self.used, self.wiring, keep)[0]
 
 
@@ -72,35 +74,43 @@ def sum_messages(
     items, n, frames, _, _, hidden = halves.shape
     out = torch.empty(items, wiring.shape[1], n, frames, hidden, dtype=used.dtype, device=halves.device)
     if keep:
-        made = Pairs(halves, used, wiring)
+        made = Pairs(out.shape, used, wiring)
         return out, made.inputs, forward_step(made, 0, halves, bias, used, wiring, out)
-    most = max(1, AT_ONCE * items // (sum(_counts(halves, wiring)) * hidden * used.itemsize))
-    for start in range(0, items, most):
-        some = slice(start, start + most)
+    most = max(1, AT_ONCE * items // (sum(_counts(out.shape, wiring)) * hidden * used.itemsize))
+    for some in (slice(start, start + most) for start in range(0, items, most)):
         part = halves[some], bias, used, wiring[some], out[some]
-        forward_step(Pairs(halves[some], used, wiring[some]), 0, *part)
+        forward_step(Pairs(part[-1].shape, used, part[-2]), 0, *part)
     return out, used.new_empty(0, hidden), used.new_empty(0, hidden)
 
 
 @torch.library.custom_op("gumtrace_experiments::sum_messages_grad", mutates_args=())
 def _grad(
-    grad: Tensor, halves: Tensor, bias: Tensor, used: Tensor, wiring: Tensor, inputs: Tensor, z: Tensor, to_wiring: bool
+    grad: Tensor, bias: Tensor, used: Tensor, wiring: Tensor, inputs: Tensor, z: Tensor, to_wiring: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """To the halves, the weight, the bias and, if so wanted, the wiring; else nothing is at its place."""
-    made = Pairs(halves, used, wiring, inputs=inputs)
-    to_halves, grad_wiring = backward_step(made, 0, grad, halves, bias, used, wiring, z, to_wiring)
+    made = Pairs(grad.shape, used, wiring, inputs=inputs)
+    to_halves, grad_wiring = backward_step(made, 0, grad, bias, used, wiring, z, to_wiring)
     return to_halves, *made.to_second(), grad_wiring
 
 
 class Pairs:
     """The first layer at the pairs in some steps, and what their backward passes leave there: of type 0 in all steps,
-    then of type 1."""
+    then of type 1. `shape` is that of the sums of a step, (I, K, n, F, hidden)."""
 
-    def __init__(self, halves: Tensor, used: Tensor, wiring: Tensor, steps: int = 1, inputs: Tensor | None = None):
-        self.counts, self.steps = _counts(halves, wiring), steps
-        self.shape = steps * sum(self.counts), halves.shape[-1]
+    def __init__(
+        self, shape: Sequence[int], used: Tensor, wiring: Tensor, steps: int = 1, inputs: Tensor | None = None
+    ):
+        self.items, self.samples, self.n, self.frames, hidden = shape
+        self.soft = wiring.is_floating_point()
+        self.scenes = _scenes(shape, wiring)
+        self.counts, self.steps = _counts(shape, wiring), steps
         self.tiles = sum(-(-count // ROWS) for count in self.counts)  # of a step
-        self.inputs = used.new_empty(self.shape) if inputs is None else inputs
+        # A block of columns divides the layer: where it has an odd share, blocks are small.
+        columns = min(COLUMNS, hidden & -hidden)
+        self.blocks = hidden // columns
+        self.options: dict[str, Any] = {"N": self.n, "H": hidden, "COLUMNS": columns, "num_stages": 1}  # of all kernels
+        rows = steps * sum(self.counts)
+        self.inputs = torch.empty(rows, hidden, dtype=used.dtype, device=used.device) if inputs is None else inputs
         self._grads: Tensor | None = None
         self.grad_bias: dict[int, Tensor] = {}  # by step
 
@@ -108,8 +118,13 @@ class Pairs:
     def grads(self) -> Tensor:
         """To the second layer before its relu: made when a backward pass asks for it."""
         if self._grads is None:
-            self._grads = torch.empty_like(self.inputs)
+            self._grads = torch.empty(self.inputs.shape, dtype=self.inputs.dtype, device=self.inputs.device)
         return self._grads
+
+    def layer(self) -> Tensor:
+        """Memory for a layer at the pairs of one step, (pairs, hidden)."""
+        hidden = self.inputs.shape[1]
+        return torch.empty(sum(self.counts), hidden, dtype=self.inputs.dtype, device=self.inputs.device)
 
     def start(self, step: int) -> int:
         """The first row of type 0 of a step."""
@@ -126,7 +141,7 @@ class Pairs:
 
     def to_second(self, steps: int = 1) -> tuple[Tensor, Tensor]:
         """Gradients to the weight and the bias, of the first few steps."""
-        weight = self.inputs.new_empty(2, *self.shape[1:] * 2)
+        weight = self.inputs.new_empty(2, *self.inputs.shape[1:] * 2)
         for to, grads, inputs in zip(
             weight, self.types(self.grads, 0, steps), self.types(self.inputs, 0, steps), strict=True
         ):
@@ -141,86 +156,70 @@ def forward_step(
     """The sums into `out`, by way of both layers at the pairs. Returns the second."""
     from gumtrace_experiments.graph_layout import message_kernels as kernels
 
-    (n, frames), samples = halves.shape[1:3], wiring.shape[1]
-    scenes, soft = _scenes(halves, wiring), wiring.is_floating_point()
-    columns, sizes = _columns(halves)
-    z = used.new_empty(sum(made.counts), made.shape[1])
+    z, first, samples, frames = made.layer(), made.inputs[made.start(step) :], made.samples, made.frames
     with torch.cuda.device_of(halves):
-        where = made.between(step), scenes, frames * (1 if soft else samples), frames
-        options: dict[str, Any] = {**sizes, "ROWS": ROWS, "SOFT": soft}
-        kernels.first_layer[made.tiles, columns](halves, wiring, made.inputs[made.start(step) :], *where, **options)
+        where = made.between(step), made.scenes, frames * (1 if made.soft else samples), frames
+        options = {**made.options, "ROWS": ROWS, "SOFT": made.soft, "num_warps": 4}
+        kernels.first_layer[made.tiles, made.blocks](halves, wiring, first, *where, **options)
         for to, inputs, weight in zip(z.split(made.counts), made.types(made.inputs, step), used, strict=True):
             torch.matmul(inputs, weight.T, out=to)
-        if soft:
-            options = {**sizes, **_soft_sizes(n, samples), "PRECISION": _precision(used)}
-            kernels.sum_soft[scenes * n, columns](z, bias, wiring, out, made.counts[0], samples, frames, **options)
+        given = z, bias, wiring, out, made.counts[0]
+        if made.soft:
+            options = {**made.options, **_soft_sizes(made), "PRECISION": _precision(used), "num_warps": 4}
+            kernels.sum_soft[made.scenes * made.n, made.blocks](*given, samples, frames, **options)
         else:
-            options = {**sizes, "NODES": _power(n)}
-            kernels.sum_trees[scenes, columns](z, bias, wiring, out, made.counts[0], frames, **options)
+            options = {**made.options, "NODES": _power(made.n), "num_warps": 4}
+            kernels.sum_trees[made.scenes, made.blocks](*given, frames, **options)
     return z
 
 
 def backward_step(
-    made: Pairs,
-    step: int,
-    grad: Tensor,
-    halves: Tensor,
-    bias: Tensor,
-    used: Tensor,
-    wiring: Tensor,
-    z: Tensor,
-    to_wiring: bool,
+    made: Pairs, step: int, grad: Tensor, bias: Tensor, used: Tensor, wiring: Tensor, z: Tensor, to_wiring: bool
 ) -> tuple[Tensor, Tensor]:
     """Through one step: to the halves and the wiring, by way of the pairs."""
     from gumtrace_experiments.graph_layout import message_kernels as kernels
 
-    items, n, frames, _, _, hidden = halves.shape
-    samples, pairs = wiring.shape[1], wiring.shape[-1]
-    scenes, soft = _scenes(halves, wiring), wiring.is_floating_point()
-    columns, sizes = _columns(halves)
-    to_pairs, between = made.grads[made.start(step) :], made.between(step)
-    grad_bias = torch.empty(scenes if soft else -(-made.tiles // TILES), 2, hidden, device=grad.device)
-    grad_wiring = torch.empty(columns, items, frames, samples, pairs if to_wiring else 0, device=grad.device)
-    with torch.cuda.device_of(halves):
+    n, frames, hidden, scenes = made.n, made.frames, grad.shape[-1], made.scenes
+    first, to_pairs, between = made.inputs[made.start(step) :], made.grads[made.start(step) :], made.between(step)
+    grad_bias = torch.empty(scenes if made.soft else -(-made.tiles // TILES), 2, hidden, device=grad.device)
+    graphs = made.items, frames, made.samples, wiring.shape[-1] if to_wiring else 0
+    grad_wiring = torch.empty(made.blocks, *graphs, device=grad.device)
+    with torch.cuda.device_of(grad):
         given = grad.contiguous(), z, bias, wiring, to_pairs, grad_bias
-        options: dict[str, Any]
-        if soft:
-            options = {**sizes, **_soft_sizes(n, samples), "PRECISION": _precision(used), "TO_WIRING": to_wiring}
-            where = made.counts[0], between, scenes, samples, frames
-            kernels.split_soft[scenes, columns](*given, grad_wiring, *where, **options)
+        if made.soft:
+            options = {**made.options, **_soft_sizes(made), "PRECISION": _precision(used), "num_warps": 8}
+            options["TO_WIRING"] = to_wiring
+            where = grad_wiring, made.counts[0], between, scenes, made.samples, frames
+            kernels.split_soft[scenes, made.blocks](*given, *where, **options)
         else:
-            options = {**sizes, "ROWS": ROWS, "TILES": TILES}
-            kernels.split_trees[len(grad_bias), columns](*given, made.counts[0], between, scenes, frames, **options)
+            options = {**made.options, "ROWS": ROWS, "TILES": TILES, "num_warps": 8}
+            where = made.counts[0], between, scenes, frames
+            kernels.split_trees[len(grad_bias), made.blocks](*given, *where, **options)
         made.grad_bias[step] = grad_bias.sum(0)
-        grad_first = torch.empty_like(z)
+        grad_first = made.layer()
         for to, grads, weight in zip(grad_first.split(made.counts), made.types(made.grads, step), used, strict=True):
             torch.matmul(grads, weight, out=to)
-        grad_halves = torch.empty(items, scenes // (items * frames), *halves.shape[1:], device=halves.device)
-        given = grad_first, made.inputs[made.start(step) :], wiring, grad_halves, made.counts[0], between, frames
-        options = {**sizes, "ROWS": ROWS, "NODES": max(16, _power(n)), "PRECISION": _precision(used), "SOFT": soft}
-        kernels.to_nodes[scenes, columns, 2](*given, **options)
+        grad_halves = torch.empty(
+            made.items, scenes // (made.items * frames), n, frames, 2, 2, hidden, device=grad.device
+        )
+        options = {**made.options, "ROWS": ROWS, "NODES": max(16, _power(n)), "SOFT": made.soft, "num_warps": 4}
+        options["PRECISION"] = _precision(used)
+        given = grad_first, first, wiring, grad_halves, made.counts[0], between, frames
+        kernels.to_nodes[scenes, made.blocks, 2](*given, **options)
     to_halves = grad_halves.sum(1) if grad_halves.shape[1] > 1 else grad_halves[:, 0]
     return to_halves, grad_wiring.sum((0, 2))
 
 
-def _scenes(halves: Tensor, wiring: Tensor) -> int:
+def _scenes(shape: Sequence[int], wiring: Tensor) -> int:
     """How many there are: trees have pairs of their own in every sample, others share them."""
-    items, _, frames, *_ = halves.shape
-    return items * frames * (1 if wiring.is_floating_point() else wiring.shape[1])
+    items, samples, _, frames, _ = shape
+    return items * frames * (1 if wiring.is_floating_point() else samples)
 
 
-def _counts(halves: Tensor, wiring: Tensor) -> list[int]:
+def _counts(shape: Sequence[int], wiring: Tensor) -> list[int]:
     """How many pairs there are of either type."""
-    n, scenes = halves.shape[1], _scenes(halves, wiring)
+    n, scenes = shape[2], _scenes(shape, wiring)
     return [scenes * wiring.shape[-1]] * 2 if wiring.is_floating_point() else [scenes * (n - 1) * k for k in (n - 2, 2)]
-
-
-def _columns(halves: Tensor) -> tuple[int, dict[str, Any]]:
-    """Blocks of columns, and what all kernels are told. A block divides the layer: where it has an odd share, blocks
-    are small. Many programs at a time hide the time that memory takes."""
-    hidden = halves.shape[-1]
-    columns = min(COLUMNS, hidden & -hidden)
-    return hidden // columns, {"N": halves.shape[1], "H": hidden, "COLUMNS": columns, "num_warps": 4, "num_stages": 1}
 
 
 def _precision(used: Tensor) -> str:
@@ -229,9 +228,9 @@ def _precision(used: Tensor) -> str:
     return "ieee" if exact else "tf32"
 
 
-def _soft_sizes(n: int, samples: int) -> dict[str, int]:
+def _soft_sizes(made: Pairs) -> dict[str, int]:
     """Senders and samples of a program: factors of a matrix product, which have 16 rows or more."""
-    return {"SENDERS": max(16, _power(n - 1)), "SAMPLES": min(max(16, _power(samples)), TOGETHER)}
+    return {"SENDERS": max(16, _power(made.n - 1)), "SAMPLES": min(max(16, _power(made.samples)), TOGETHER)}
 
 
 def _power(x: int) -> int:
@@ -242,26 +241,29 @@ def _power(x: int) -> int:
 @sum_messages.register_fake
 def _(halves, weight, bias, used, wiring, keep):
     items, n, frames, _, _, hidden = halves.shape
-    kept = [used.new_empty(sum(_counts(halves, wiring)) if keep else 0, hidden) for _ in range(2)]
-    return used.new_empty(items, wiring.shape[1], n, frames, hidden), *kept
+    out = used.new_empty(items, wiring.shape[1], n, frames, hidden)
+    rows = sum(_counts(out.shape, wiring)) if keep else 0
+    return out, used.new_empty(rows, hidden), used.new_empty(rows, hidden)
 
 
 @_grad.register_fake
-def _(grad, halves, bias, used, wiring, inputs, z, to_wiring):
+def _(grad, bias, used, wiring, inputs, z, to_wiring):
+    items, _, n, frames, hidden = grad.shape
     grad_wiring = bias.new_empty(*wiring.shape[:2], wiring.shape[-1] if to_wiring else 0)
-    return torch.empty_like(halves), torch.empty_like(used, dtype=torch.float32), torch.empty_like(bias), grad_wiring
+    to_halves = bias.new_empty(items, n, frames, 2, 2, hidden)
+    return to_halves, torch.empty_like(used, dtype=torch.float32), torch.empty_like(bias), grad_wiring
 
 
 def _keep(ctx, inputs, output):
-    halves, _, *others, _ = inputs
-    ctx.save_for_backward(halves, *others, *output[1:])
+    ctx.set_materialize_grads(False)  # else there would be one of zeros for each layer
+    _, _, bias, used, wiring, _ = inputs
+    ctx.save_for_backward(bias, used, wiring, *output[1:])
 
 
 def _backward(ctx, grad, *_):
     to_wiring = ctx.needs_input_grad[4]
     *grads, grad_wiring = _grad(grad, *ctx.saved_tensors, to_wiring)
-    to_halves, to_weight, to_bias = grads
-    return to_halves, to_weight, to_bias, None, grad_wiring if to_wiring else None, None
+    return *grads, None, grad_wiring if to_wiring else None, None
 
 
 def _backward_twice(ctx, *grads):

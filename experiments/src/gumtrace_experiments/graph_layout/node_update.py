@@ -18,7 +18,7 @@ from gumtrace_experiments.graph_layout.layers import ONCE, Layer
 
 ROWS = 32  # of a program
 MOST = 8192  # numbers that a program holds at once
-FEW, MOST_TILES = 8, 32  # rows of a tile of a program that sums up over several, and such tiles
+FEW, MOST_TILES = 8, 16  # rows of a tile of a program that sums up over several, and such tiles
 PROGRAMS = 320  # at least, before one gets more tiles: they fill a large device
 
 
@@ -109,7 +109,7 @@ class _Step(torch.autograd.Function):
         x, flat, h1, z2, _, own, weight1, bias2, weight2, _, weight3 = ctx.saved_tensors
         _, _, to_gate, to_x, to_received, *_ = ctx.needs_input_grad
         shape, cells = grad.shape, grad.shape[2] * grad.shape[3]
-        grad = grad.reshape(-1, 2)
+        grad = grad.reshape(-1, 2).contiguous()  # that of a sum is one number, expanded
         to_z2, sums = _move_backward(ctx.tape.kernels, grad, z2, bias2, weight3)
         to_z1, to_own = _relu_backward(ctx.tape.kernels, to_z2 @ weight2, h1, ctx.samples, cells, own.dtype)
         if to_gate:

@@ -6,7 +6,9 @@ from torch import Tensor
 from gumtrace_experiments.graph_layout import messages
 from gumtrace_experiments.graph_layout.messages import ONCE, Pairs, Second
 
-KEPT = 1 << 30  # bytes at the pairs of all steps, for their one gradient to the second layer
+KEPT = (
+    1 << 32
+)  # bytes at the pairs of all steps, for their one gradient to the second layer; half as many are kept anyway
 
 
 def repeated(second: Second, steps: int) -> "Second | RepeatedMessages":
@@ -40,8 +42,8 @@ class _Tape:
         self.inputs: Tensor | None = None
         self.made: Pairs | None = None
 
-    def pairs(self, halves: Tensor, used: Tensor, wiring: Tensor) -> Pairs:
-        made = Pairs(halves, used, wiring, self.steps, self.inputs)
+    def pairs(self, shape: torch.Size, used: Tensor, wiring: Tensor) -> Pairs:
+        made = Pairs(shape, used, wiring, self.steps, self.inputs)
         self.inputs = made.inputs
         return made
 
@@ -70,18 +72,18 @@ class _Step(torch.autograd.Function):
         bias, used, wiring = given
         items, n, frames, _, _, hidden = halves.shape
         out = torch.empty(items, wiring.shape[1], n, frames, hidden, dtype=used.dtype, device=halves.device)
-        z = messages.forward_step(tape.pairs(halves, used, wiring), step, halves, bias, used, wiring, out)
-        ctx.save_for_backward(halves, *given, z)
+        z = messages.forward_step(tape.pairs(out.shape, used, wiring), step, halves, bias, used, wiring, out)
+        ctx.save_for_backward(*given, z)
         return out
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[override]
         if torch.is_grad_enabled():
             raise NotImplementedError(ONCE)
-        halves, bias, used, wiring, z = ctx.saved_tensors
+        bias, used, wiring, z = ctx.saved_tensors
         _, _, to_gate, *_, to_wiring = ctx.needs_input_grad
-        made = ctx.tape.made or ctx.tape.pairs(halves, used, wiring)
+        made = ctx.tape.made or ctx.tape.pairs(grad.shape, used, wiring)
         if to_gate:
             ctx.tape.made = made
-        to_halves, grad_wiring = messages.backward_step(made, ctx.step, grad, halves, bias, used, wiring, z, to_wiring)
-        return None, None, halves.new_empty(0), to_halves, None, None, grad_wiring if to_wiring else None
+        to_halves, grad_wiring = messages.backward_step(made, ctx.step, grad, bias, used, wiring, z, to_wiring)
+        return None, None, grad.new_empty(0), to_halves, None, None, grad_wiring if to_wiring else None
