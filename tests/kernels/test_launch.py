@@ -1,5 +1,6 @@
 """Launches of compiled kernels: Triton is asked once for arguments of the same kinds, and again for any others."""
 
+import inspect
 from types import SimpleNamespace
 
 import pytest
@@ -16,13 +17,13 @@ class Kernel:
     arg_names = ("source", "sizes", "n", "MODE", "WIDTH")
     params = tuple(SimpleNamespace(is_constexpr=name.isupper()) for name in arg_names)
 
-    def __init__(self):
-        self.asked, self.launched = [], []
+    def __init__(self, compiled=None):
+        self.asked, self.launched, self.compiled = [], [], compiled or Compiled
 
     def __getitem__(self, grid):
         def run(*args, **options):
             self.asked.append((grid, args, options))
-            return Compiled(self, len(self.asked))
+            return self.compiled(self, len(self.asked))
 
         return run
 
@@ -65,6 +66,7 @@ def test_the_second_launch_goes_past_triton():
     [
         ((X.double(), None, 17), {}),
         ((X[1:], None, 17), {}),  # not aligned
+        ((X, X[1:], 17), {}),
         ((X, X, 17), {}),
         ((X, None, 1), {}),
         ((X, None, 32), {}),
@@ -90,6 +92,59 @@ def test_other_kinds_are_compiled(args, constants):
 def test_constants_have_names():
     with pytest.raises(TypeError, match="passed by name"):
         Quick(Kernel())[(5,)](X, None, 17, 3, WIDTH=64)
+
+
+class Loaded(Compiled):
+    """As Triton 3.4 and newer have it."""
+
+    function, packed_metadata = "function", "packed"
+
+    def run(self, *args):
+        self.kernel.launched.append(args)
+
+
+class Chain:
+    """As Triton 3.6 keeps its hooks."""
+
+    def __init__(self, *calls):
+        self.calls = list(calls)
+
+
+@pytest.mark.parametrize(("enter", "exit"), [(None, None), (Chain(), Chain())])
+@pytest.mark.usefixtures("device")
+def test_without_hooks_the_launcher_is_called_at_once(enter, exit, monkeypatch):
+    runtime = SimpleNamespace(launch_enter_hook=enter, launch_exit_hook=exit)
+    monkeypatch.setattr(triton, "knobs", SimpleNamespace(runtime=runtime), raising=False)
+    kernel = Kernel(Loaded)
+    launched = Quick(kernel)
+    for grid in ((5,), (6, 2), (7, 3, 4)):
+        launched[grid](X, None, 17, **CONSTANTS)
+    values = (70, "function", "packed", None, None, None, X.data_ptr(), None, 17, CONSTANTS["MODE"], 64)
+    assert kernel.launched == [(6, 2, 1, *values), (7, 3, 4, *values)]
+    for runtime.launch_enter_hook, runtime.launch_exit_hook in ((Chain(print), exit), (enter, print)):
+        launched[(8,)](X, None, 17, **CONSTANTS)  # Triton calls them
+    assert [grid for _, grid, *_ in kernel.launched[2:]] == [(8, 1, 1), (8, 1, 1)]
+
+
+@pytest.mark.usefixtures("device")
+def test_versions_without_settings_of_hooks(monkeypatch):
+    monkeypatch.setattr(triton, "knobs", None, raising=False)
+    kernel = Kernel(Loaded)
+    launched = Quick(kernel)
+    for _ in range(2):
+        launched[(5,)](X, None, 17, **CONSTANTS)
+    ((_, grid, *_),) = kernel.launched
+    assert grid == (5, 1, 1)
+
+
+@pytest.mark.skipif(not hasattr(triton, "knobs"), reason="Triton 3.3 has no settings of hooks")
+def test_the_launcher_takes_what_it_is_given():
+    """Arguments and their order, in the version that is installed: Triton's own call has the same."""
+    source = " ".join(inspect.getsource(triton.compiler.CompiledKernel.__getitem__).split())
+    assert (
+        "self.run(grid[0], grid[1], grid[2], stream, self.function, self.packed_metadata, launch_metadata, "
+        "knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook, *args)"
+    ) in source
 
 
 def test_devices_have_kernels_of_their_own(device):
