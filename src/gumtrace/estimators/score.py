@@ -64,8 +64,8 @@ class ScoreEstimator(Estimator):
 
 
 class _Scored(torch.autograd.Function):
-    """`joined` of losses and their `_surrogate`, to the last bit: one node of autograd's graph in place of six. On a GPU
-    it is the host that takes the time for so few numbers."""
+    """`joined` of losses and their `_surrogate`, to the last bit: one node of autograd's graph in place of six. On a
+    GPU it is the host that takes the time for so few numbers."""
 
     @staticmethod
     def forward(ctx, loss: Tensor, score: Tensor, leave_one_out: bool):
@@ -81,7 +81,7 @@ class _Scored(torch.autograd.Function):
     def backward(ctx, *grads):
         (weight,) = ctx.saved_tensors
         grad, (of_loss, of_score, _) = grads[0], ctx.needs_input_grad
-        mean = grad / weight.shape[0] if of_loss or not ctx.divided else None
+        mean = grad / weight.shape[0] if of_loss or not ctx.divided else grad
         to_score = (grad if ctx.divided else mean) * weight if of_score else None
         return mean.expand(weight.shape) if of_loss else None, to_score, None
 

@@ -181,7 +181,8 @@ def _save_log_prob(ctx, inputs, output):
 def _log_prob_backward(ctx, grad, _):
     if grad is None:
         return (None,) * 5
-    return None, None, log_prob_to_logits(ctx.geometry, *ctx.saved_tensors, grad), None, None
+    logits, winners, links, kept = ctx.saved_tensors
+    return None, None, log_prob_to_logits(ctx.geometry, logits, winners, links, kept, grad), None, None
 
 
 def log_prob_to_logits(geometry, logits: Tensor, winners: Tensor, links: Tensor, kept: Tensor, grad: Tensor) -> Tensor:

@@ -42,9 +42,10 @@ class _LogProb(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        x, *rest = ctx.saved_tensors
+        x, winners, links, kept = ctx.saved_tensors
         grad = grads[0] if grads[0].dim() == 1 else grads[0].reshape(-1)
-        grad = ops.log_prob_to_logits(ctx.geometry, _as_rows(x, ctx.batch, ctx.geometry), *rest, grad)
+        rows = _as_rows(x, ctx.batch, ctx.geometry)
+        grad = ops.log_prob_to_logits(ctx.geometry, rows, winners, links, kept, grad)
         return None, None, grad if grad.shape == x.shape else grad.reshape(x.shape), None, None, None
 
 
