@@ -164,5 +164,37 @@ def test_which_kernels_are_launched_so():
     assert quick(plain) is plain
 
 
+def test_parts_of_one_allocation(monkeypatch):
+    taken, real = [], torch.empty
+
+    def empty(*size, **options):
+        taken.append(real(*size, **options))
+        return taken[-1]
+
+    monkeypatch.setattr(launch, "COMPILED", True)
+    monkeypatch.setattr(torch, "empty", empty)
+    kinds = ((torch.int32, 5), (torch.float64, 3), (torch.int8, 0), (torch.int16, 17))
+    parts = launch.scratch(torch.device("cpu"), *kinds)
+    (whole,) = taken
+    ends = [part.data_ptr() + count * dtype.itemsize for part, (dtype, count) in zip(parts, kinds, strict=True)]
+    starts = [part.data_ptr() for part in parts]
+    assert all((start - whole.data_ptr()) % 32 == 0 for start in starts)
+    assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
+    assert ends[-1] <= whole.data_ptr() + whole.nbytes
+    assert [part.dtype for part in parts] == [dtype for dtype, _ in kinds]
+    monkeypatch.setattr(launch, "COMPILED", False)
+    assert [(x.dtype, x.numel()) for x in launch.scratch(torch.device("cpu"), *kinds)] == list(kinds)
+
+
+@pytest.mark.usefixtures("device")
+def test_launches_take_parts():
+    kernel = Kernel()
+    launched = Quick(kernel)
+    launched[(5,)](X, None, 17, **CONSTANTS)
+    launched[(5,)](launch.Part(X, X.data_ptr() + 32, X.dtype), None, 17, **CONSTANTS)
+    assert len(kernel.asked) == 1
+    assert kernel.launched[0][2][0] == X.data_ptr() + 32
+
+
 def test_powers_of_two():
     assert [power_of_2(n) for n in range(1, 2000)] == [triton.next_power_of_2(n) for n in range(1, 2000)]

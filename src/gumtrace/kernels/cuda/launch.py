@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import triton
+from torch import Tensor
 from triton.runtime import driver
 
 
@@ -16,8 +17,11 @@ def quick(kernel: Any) -> Any:
     arguments are of the same kinds as those of one before takes what was compiled for that. Settings of Triton
     that change afterwards (debugging, instrumentation) do not reach it.
     """
-    on_cuda = isinstance(kernel, triton.JITFunction) and torch.version.hip is None  # else interpreted, or other kinds
-    return Quick(kernel) if on_cuda else kernel
+    return Quick(kernel) if _on_cuda(kernel) else kernel
+
+
+def _on_cuda(kernel: Any) -> bool:
+    return isinstance(kernel, triton.JITFunction) and torch.version.hip is None  # else interpreted, or other kinds
 
 
 class Quick:
@@ -94,6 +98,39 @@ def launcher(kernel: Any) -> Callable[[tuple[int, ...], int, list, tuple], None]
 def hooked(hook: Any) -> bool:
     """Whether it does anything: a chain of hooks may be empty."""
     return hook is not None and getattr(hook, "calls", True) != []
+
+
+class Part:
+    """Some of a tensor's memory, as a launch takes it: a view of torch would take the host as long as a tensor."""
+
+    __slots__ = ("dtype", "pointer", "whole")
+
+    def __init__(self, whole: Tensor, pointer: int, dtype: torch.dtype):
+        self.whole, self.pointer, self.dtype = whole, pointer, dtype  # the memory is there as long as the tensor is
+
+    def data_ptr(self) -> int:
+        return self.pointer
+
+
+@triton.jit
+def _nothing():
+    pass
+
+
+COMPILED = _on_cuda(_nothing)
+
+
+def scratch(device: torch.device, *parts: tuple[torch.dtype, int]) -> list[Any]:
+    """Memory for a launch, in parts of so many numbers each: one allocation. Tensors where kernels are interpreted."""
+    if not COMPILED:
+        return [torch.empty(count, dtype=dtype, device=device) for dtype, count in parts]
+    starts, end = [], 0
+    for dtype, count in parts:
+        starts.append(end)
+        end += -(-count * dtype.itemsize // 32) * 32  # Triton compiles anew for what does not start at a multiple of 16
+    whole = torch.empty(end, dtype=torch.int8, device=device)
+    first = whole.data_ptr()
+    return [Part(whole, first + start, dtype) for start, (dtype, _) in zip(starts, parts, strict=True)]
 
 
 def power_of_2(n: int) -> int:

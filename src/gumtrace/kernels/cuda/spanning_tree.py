@@ -24,7 +24,7 @@ from gumtrace.kernels.cuda.formula import (
     store_idle,
     winner_code,
 )
-from gumtrace.kernels.cuda.launch import power_of_2, quick
+from gumtrace.kernels.cuda.launch import power_of_2, quick, scratch
 from gumtrace.kernels.cuda.noise import row_of
 from gumtrace.kernels.cuda.order import code, decode, smaller
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add
@@ -287,8 +287,8 @@ def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, s
         where = (winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream)
         return spanning_tree_tiles.up(geometry, *where)
     shape, warps = _tiles(geometry)
-    scratch = _scratch(winners, shape, beta.dtype)
-    where = (winners, *scratch, beta, beta.shape[0], h, alpha, out, log_prob, z, seed, stream, *shape_of(geometry))
+    memory = _scratch(winners, shape, beta.dtype)
+    where = (winners, *memory, beta, beta.shape[0], h, alpha, out, log_prob, z, seed, stream, *shape_of(geometry))
     _up[(winners.shape[0],)](*where, MODE=mode, **shape, num_warps=warps, **EXACT)
 
 
@@ -297,8 +297,8 @@ def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, see
         where = (winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream)
         return spanning_tree_tiles.down(geometry, *where)
     shape, warps = _tiles(geometry)
-    scratch = _scratch(winners, shape, beta.dtype, 2 if mode is CONDITIONAL else 1)
-    where = (winners, *scratch, alpha, h, beta, beta.shape[0], grad, g, out, more, seed, stream, *shape_of(geometry))
+    memory = _scratch(winners, shape, beta.dtype, 2 if mode is CONDITIONAL else 1)
+    where = (winners, *memory, alpha, h, beta, beta.shape[0], grad, g, out, more, seed, stream, *shape_of(geometry))
     _down[(winners.shape[0],)](*where, MODE=mode, **shape, num_warps=warps, **EXACT)
 
 
@@ -311,5 +311,6 @@ def _tiles(geometry):
 
 def _scratch(winners, shape, dtype, rows=1):
     """Rows of odd length: the compiler then sees no vectors in them, and keeps all tiles in one layout."""
-    widths = {torch.int32: (shape["LEVELS"] + 2) * shape["W"] + 1, dtype: rows * shape["W"] + 1}
-    return [torch.empty(winners.shape[0], width, dtype=kind, device=winners.device) for kind, width in widths.items()]
+    items, width = winners.shape[0], shape["W"]
+    tables, sums = items * ((shape["LEVELS"] + 2) * width + 1), items * (rows * width + 1)
+    return scratch(winners.device, (torch.int32, tables), (dtype, sums))
