@@ -178,7 +178,7 @@ def test_parts_of_one_allocation(monkeypatch):
     (whole,) = taken
     ends = [part.data_ptr() + count * dtype.itemsize for part, (dtype, count) in zip(parts, kinds, strict=True)]
     starts = [part.data_ptr() for part in parts]
-    assert all((start - whole.data_ptr()) % 32 == 0 for start in starts)
+    assert all((start - whole.data_ptr()) % 16 == 0 for start in starts)
     assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
     assert ends[-1] <= whole.data_ptr() + whole.nbytes
     assert [part.dtype for part in parts] == [dtype for dtype, _ in kinds]

@@ -126,8 +126,8 @@ def scratch(device: torch.device, *parts: tuple[torch.dtype, int]) -> list[Any]:
         return [torch.empty(count, dtype=dtype, device=device) for dtype, count in parts]
     starts, end = [], 0
     for dtype, count in parts:
-        starts.append(end)
-        end += -(-count * dtype.itemsize // 32) * 32  # Triton compiles anew for what does not start at a multiple of 16
+        starts.append(-(-end // 16) * 16)  # Triton compiles anew for what does not start at a multiple of 16
+        end = starts[-1] + count * dtype.itemsize
     whole = torch.empty(end, dtype=torch.int8, device=device)
     first = whole.data_ptr()
     return [Part(whole, first + start, dtype) for start, (dtype, _) in zip(starts, parts, strict=True)]
