@@ -169,7 +169,11 @@ class Estimator(nn.Module):
         self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None
     ) -> Tensor:
         """The loss, with a gradient."""
-        loss, surrogate = self.surrogate_loss(dist, objective, context, generator)
+        return self.joined(*self.surrogate_loss(dist, objective, context, generator))
+
+    @staticmethod
+    def joined(loss: Tensor, surrogate: Tensor) -> Tensor:
+        """What `surrogate_loss` gives: the value of the losses, with the gradients of both."""
         return loss.mean(0) + (surrogate - surrogate.detach())
 
     def drawn(self, dist: Structure, generator: torch.Generator | None) -> Trace | Tensor:
@@ -187,9 +191,9 @@ class Estimator(nn.Module):
         or inside the call."""
         refuse_transforms(type(self).__name__, ", or take TraceREINFORCE, which it can transform")
 
-    def evaluate(self, dist: Structure, objective: Objective, drawn: Trace | Tensor) -> Tensor:
-        """The objective at traces, or at relaxed structures, with its losses checked."""
-        return losses(type(self).__name__, dist, objective, drawn)
+    def evaluate(self, dist: Structure, objective: Objective, drawn: Trace | Tensor, *, copy: bool = True) -> Tensor:
+        """The objective at traces, or at relaxed structures, with its losses checked; see `losses` for `copy`."""
+        return losses(type(self).__name__, dist, objective, drawn, copy=copy)
 
     def evaluate_differentiably(self, dist: Structure, objective: Objective, value: Tensor) -> Tensor:
         """`evaluate`, for an estimator whose gradient goes through the value: an error if the loss does not depend on
@@ -243,7 +247,7 @@ def advantage(loss: Tensor, leave_one_out: bool) -> Tensor:
     """Losses (samples, *batch) minus the mean loss of the other samples."""
     if not leave_one_out:
         return loss
-    samples = len(loss)
+    samples = loss.shape[0]
     return (loss - loss.mean(0)) * (samples / (samples - 1))
 
 

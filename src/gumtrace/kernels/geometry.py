@@ -263,5 +263,5 @@ def geometry_on(geometry: Any, device: Any) -> Any:
 
 
 def unflatten_geometry(numbers: list[int], edges: Tensor | None = None) -> Geometry:
-    code, *sizes = numbers
-    return _CLASSES[code](*sizes, *([] if edges is None else [edges]))
+    of = _CLASSES[numbers[0]]
+    return of(*numbers[1:]) if edges is None else of(*numbers[1:], edges)

@@ -57,8 +57,7 @@ class Operator:
         args = [x.contiguous() if isinstance(x, Tensor) else x for x in args]
         kernel = getattr(backend(device_type), self.name)
         geometry = unflatten_geometry(numbers, edges)
-        device = args[0].device
-        if device_type == "cuda" and device.index != torch.cuda.current_device():
+        if device_type == "cuda" and (device := args[0].device).index != torch.cuda.current_device():
             with torch.cuda.device(device):  # Triton launches on the current one; the guard is not free
                 return kernel(geometry, *args)
         return kernel(geometry, *args)
@@ -139,6 +138,12 @@ def _refuse_tangents(tensors: list[Tensor]) -> None:
 def is_traced(tensors: list[Tensor]) -> bool:
     """Whether torch is tracing or mapping: values cannot be read then."""
     return _traced(tensors) or torch._C._are_functorch_transforms_active()
+
+
+def is_plain(tensors: list[Tensor]) -> bool:
+    """Whether there is autograd's graph and nothing else: no tracing, no torch.func, no forward-mode derivatives. Only
+    then a function of autograd may stand for several operations, for fewer nodes."""
+    return not is_traced(tensors) and forward_ad._current_level < 0
 
 
 def _traced(tensors: list[Tensor]) -> bool:

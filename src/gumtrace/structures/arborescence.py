@@ -61,7 +61,7 @@ class Arborescence(Structure):
         n, root = trace.layout.event_shape[-1], trace.layout.geometry.root
         child = torch.arange(n - 1, device=trace.device) if n else torch.arange(0, device=trace.device)
         child = child + (child >= root)
-        parent = _heads(trace).reshape(*trace.shape, n)[..., child]
+        parent = _heads(trace).long().reshape(*trace.shape, n)[..., child]
         return torch.stack([parent, torch.where(parent >= 0, child, -1)], -2)
 
     def _trace_layout(self, key_shape):
@@ -214,15 +214,11 @@ def _around(node: int, links: list[int]) -> int:
 
 
 def _heads(trace: Trace) -> Tensor:
-    """(items, n) long: the parent of each node, -1 for none."""
-    return ops.arborescence_heads(*geometry.flatten_geometry(trace.layout.geometry), *trace.rows()).long()
+    """(items, n) int32: the parent of each node, -1 for none."""
+    return ops.arborescence_heads(*geometry.flatten_geometry(trace.layout.geometry), *trace.rows())
 
 
 def _adjacency(trace: Trace) -> Tensor:
-    items, n = trace.shape.numel(), trace.layout.event_shape[-1]
-    head = _heads(trace)
-    value = torch.zeros(
-        items, n + 1, n, dtype=trace.layout.dtype, device=trace.device
-    )  # the last row is for nodes without an edge
-    value = value.scatter(1, torch.where(head < 0, n, head)[:, None, :], 1)
-    return value[:, :n].reshape(*trace.shape, n, n)
+    head, n = _heads(trace), trace.layout.event_shape[-1]
+    node = torch.arange(n, dtype=head.dtype, device=head.device)
+    return (head[:, None, :] == node[:, None]).to(trace.layout.dtype).reshape(*trace.shape, n, n)

@@ -30,13 +30,14 @@ from gumtrace.kernels.cuda.formula import (
     EXACT,
     GRAD,
     LOG_PROB,
+    ONE_GRAD,
     SHARE,
     decision_term,
     finish_decisions,
     key_term,
     known,
 )
-from gumtrace.kernels.cuda.launch import quick
+from gumtrace.kernels.cuda.launch import quick, scratch
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add, total
 from gumtrace.kernels.geometry import DEVICE_ATTEMPTS
 
@@ -217,7 +218,7 @@ def _down(
                         item,
                         MODE,
                     )
-                if (MODE == GRAD) | (MODE == CONDITIONAL) | (MODE == SHARE):
+                if (MODE == GRAD) | (MODE == ONE_GRAD) | (MODE == CONDITIONAL) | (MODE == SHARE):
                     tl.debug_barrier()
                     write_winners(
                         own,
@@ -249,28 +250,28 @@ def serves(geometry):
 
 
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
-    n, items = geometry.nodes, len(winners)
+    n, items = geometry.nodes, winners.shape[0]
     tile, warps, programs = layout(n, items, winners.device)
     nodes = (None, None)
     if is_large(n):
         nodes = node_sums(geometry, winners, mode, beta, h, tile)
-    sums, scales = _rows(n, programs, beta)
-    where = (winners, links, sums, scales, *nodes, beta, len(beta), h, alpha, out, log_prob, z, seed, stream)
+    sums, scales = scratch(beta.device, *_rows(n, programs, beta.dtype))
+    where = (winners, links, sums, scales, *nodes, beta, beta.shape[0], h, alpha, out, log_prob, z, seed, stream)
     sizes = (items, n, geometry.winner_slots, geometry.root)
     _up[(programs,)](*where, *sizes, MODE=mode, N=tile, ROWS=256 * warps // tile, num_warps=warps, **EXACT)
 
 
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream, only=None):
-    n, items = geometry.nodes, len(winners)
+    n, items = geometry.nodes, winners.shape[0]
     if n == 0:
         return
     tile, warps, programs = layout(n, items, winners.device)
-    sums, scales = _rows(n, programs, beta)
-    held = torch.empty(scales.shape, dtype=torch.int8, device=beta.device)
+    parts = (*_rows(n, programs, beta.dtype), (torch.int8, programs * n * n))
+    sums, scales, held = scratch(beta.device, *parts)
     number = None
     if is_large(n) and items <= programs:  # each has its own memory
         number = torch.empty(items, 2, dtype=torch.int32, device=beta.device)
-    what = (alpha, h, beta, len(beta), grad, g, out, more, seed, stream)
+    what = (alpha, h, beta, beta.shape[0], grad, g, out, more, seed, stream)
     where = (winners, links, only, sums, scales, held, number, *what, items, n, geometry.winner_slots, geometry.root)
     _down[(programs,)](*where, MODE=mode, N=tile, ROWS=128 * warps // tile, num_warps=warps, **EXACT)
     if number is not None:
@@ -281,20 +282,19 @@ def redraw(geometry, logits, sizes, winners, links, seed, g, totals, z, failed):
     """Run each G | T again, and draw anew, with its minima, what lost its trace. `failed` says who did to the last."""
     if geometry.nodes == 0:
         return
-    tile, warps, _ = layout(geometry.nodes, len(winners), winners.device)
+    tile, warps, _ = layout(geometry.nodes, winners.shape[0], winners.device)
     failed.fill_(True)
     only = failed.view(torch.int8)
     again, again_links = torch.empty_like(winners), torch.empty_like(links)
-    status = torch.empty(len(winners), dtype=torch.int8, device=g.device)
+    status = torch.empty(winners.shape[0], dtype=torch.int8, device=g.device)
     for attempt in range(1, DEVICE_ATTEMPTS + 1):
         last, stream = attempt == DEVICE_ATTEMPTS, 2 * attempt
         trace(geometry, g, sizes, None, again, again_links, status, only)
         where = (winners, links, again, again_links, status, totals, z, seed, stream, only, g, geometry.winner_slots)
-        recheck[(len(winners),)](*where, DRAW=not last, N=tile, num_warps=warps, **EXACT)
+        recheck[(winners.shape[0],)](*where, DRAW=not last, N=tile, num_warps=warps, **EXACT)
         if not last:
             down(geometry, winners, links, CONDITIONAL, z, None, logits, None, None, g, None, seed, stream, only)
 
 
-def _rows(n, programs, like):
-    sums = torch.empty(programs, n * n, dtype=like.dtype, device=like.device)
-    return sums, torch.empty(programs, n * n, dtype=torch.int32, device=like.device)
+def _rows(n, programs, dtype):
+    return (dtype, programs * n * n), (torch.int32, programs * n * n)

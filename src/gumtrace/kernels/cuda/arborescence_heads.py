@@ -39,6 +39,6 @@ def _heads(winners, links, head, n, slots, N: tl.constexpr):
 
 def heads(geometry, winners, links, head):
     if geometry.nodes > 0:
-        tile, warps, _ = layout(geometry.nodes, len(winners), winners.device)
+        tile, warps, _ = layout(geometry.nodes, winners.shape[0], winners.device)
         where = (winners, links, head, geometry.nodes, geometry.winner_slots)
-        _heads[(len(winners),)](*where, N=tile, num_warps=warps, **EXACT)
+        _heads[(winners.shape[0],)](*where, N=tile, num_warps=warps, **EXACT)

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from gumtrace.kernels.cuda.arborescence_turn import is_large, turn, wanted
 from gumtrace.kernels.cuda.formula import EXACT
-from gumtrace.kernels.cuda.launch import quick
+from gumtrace.kernels.cuda.launch import power_of_2, quick, scratch
 from gumtrace.kernels.cuda.noise import noisy, row_of
 from gumtrace.kernels.cuda.order import code, decode, least
 
@@ -275,7 +275,7 @@ def _resident(device):
 
 def layout(n, items, device):
     """Tile, warps and programs for items of n nodes."""
-    tile = max(32, triton.next_power_of_2(n))
+    tile = max(32, power_of_2(n))
     # Two nodes a lane. With four, an H200 gave wrong traces under Triton 3.6 (ptxas 12.8.93), though the PTX is right.
     warps = max(1, tile // 64)
     return tile, warps, min(items, _resident(device) // warps)
@@ -283,18 +283,18 @@ def layout(n, items, device):
 
 def trace(geometry, source, sizes, seed, winners, links, status, only=None):
     """With `only`, (items,) of 0 and 1, the items marked in it."""
-    n, items = geometry.nodes, len(winners)
+    n, items = geometry.nodes, winners.shape[0]
     if n == 0:
         status.zero_()
         return
     tile, warps, programs = layout(n, items, source.device)
-    turned = torch.empty(programs, n * n, dtype=source.dtype, device=source.device)
-    weights = torch.empty(programs, n // 2 * n, dtype=torch.float64, device=source.device)
-    targets = torch.empty(programs, n // 2 * n, dtype=torch.int16, device=source.device)
-    read = (source, len(source), sizes, 1 if sizes is None else len(sizes), seed, only, turned)
+    half = programs * (n // 2 * n)
+    parts = ((source.dtype, programs * n * n), (torch.float64, half), (torch.int16, half))
+    turned, weights, targets = scratch(source.device, *parts)
+    read = (source, source.shape[0], sizes, 1 if sizes is None else sizes.shape[0], seed, only, turned)
     extent, tiles = (None, None, None, 1), 1
     if is_large(n) and items <= programs:  # each has its own memory
-        extent = turn(*read, n, geometry.root)
+        extent = turn(*read, items, n, geometry.root)
         tiles = triton.next_power_of_2(extent[-1])
     what = (*extent, weights, targets, winners, links, status, items, n, geometry.winner_slots, geometry.root)
     _trace[(programs,)](*read, *what, N=tile, BLOCK=128 * warps, TILES=tiles, num_warps=warps, **EXACT)

@@ -241,18 +241,18 @@ def serves(geometry):
 
 
 def trace(geometry, source, sizes, seed, winners, links, status):
-    where = (source, len(source), seed, links, status, geometry.keys)
-    _trace[(len(links),)](*where, **_tile(geometry.keys, 128))
+    where = (source, source.shape[0], seed, links, status, geometry.keys)
+    _trace[(links.shape[0],)](*where, **_tile(geometry.keys, 128))
 
 
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
-    where = (links, beta, len(beta), h, alpha, out, log_prob, z, seed, stream, geometry.keys)
-    _up[(len(links),)](*where, MODE=mode, **_tile(geometry.keys, 64))
+    where = (links, beta, beta.shape[0], h, alpha, out, log_prob, z, seed, stream, geometry.keys)
+    _up[(links.shape[0],)](*where, MODE=mode, **_tile(geometry.keys, 64))
 
 
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream):
-    where = (links, alpha, h, beta, len(beta), grad, g, out, more, seed, stream, geometry.keys)
-    _down[(len(links),)](*where, MODE=mode, **_tile(geometry.keys, 128))
+    where = (links, alpha, h, beta, beta.shape[0], grad, g, out, more, seed, stream, geometry.keys)
+    _down[(links.shape[0],)](*where, MODE=mode, **_tile(geometry.keys, 128))
 
 
 def _tile(n, share):

@@ -51,7 +51,7 @@ def indicator(geometry: Geometry, winners: Tensor, dtype: torch.dtype) -> Tensor
     out = torch.empty(items, keys, dtype=dtype, device=winners.device)
     if out.numel() == 0:
         return out
-    chunks = triton.cdiv(keys, CHUNK)
+    chunks = -(-keys // CHUNK)
     width, steps = (min(BLOCK, max(16, power_of_2(size))) for size in (keys, slots))
     numbers = out.view(torch.int8) if dtype == torch.bool else out
     symmetric = isinstance(geometry, SpanningTreeGeometry)

@@ -29,7 +29,7 @@ from gumtrace.kernels.cuda.formula import (
     key_term,
     winner_code,
 )
-from gumtrace.kernels.cuda.launch import quick
+from gumtrace.kernels.cuda.launch import power_of_2, quick
 from gumtrace.kernels.cuda.matching_rounds import propose, rank
 from gumtrace.kernels.cuda.matching_tiles import steps_of
 from gumtrace.kernels.cuda.noise import row_of
@@ -240,8 +240,8 @@ def trace(geometry, source, sizes, seed, winners, links, status):
     if _is_large(geometry):
         return matching_rounds.trace(geometry, source, seed, winners, status)
     shape, warps = _tile(geometry)
-    where = (source, len(source), seed, winners, status, *_shape(geometry))
-    _trace[(len(winners),)](*where, **shape, num_warps=warps, **EXACT)
+    where = (source, source.shape[0], seed, winners, status, *_shape(geometry))
+    _trace[(winners.shape[0],)](*where, **shape, num_warps=warps, **EXACT)
 
 
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
@@ -249,16 +249,16 @@ def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, s
         return matching_tiles.up(geometry, winners, mode, beta, h, alpha, out, log_prob, z, seed, stream)
     shape, warps = _tile(geometry)
     steps = _new_steps(geometry, winners)
-    where = (winners, steps, beta, len(beta), h, alpha, out, log_prob, z, seed, stream, *_shape(geometry))
-    _up[(len(winners),)](*where, MODE=mode, **shape, num_warps=warps, **EXACT)
+    where = (winners, steps, beta, beta.shape[0], h, alpha, out, log_prob, z, seed, stream, *_shape(geometry))
+    _up[(winners.shape[0],)](*where, MODE=mode, **shape, num_warps=warps, **EXACT)
 
 
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream):
     if _is_large(geometry):
         return matching_tiles.down(geometry, winners, mode, alpha, h, beta, grad, g, out, more, seed, stream)
     shape, warps = _tile(geometry)
-    where = (winners, _new_steps(geometry, winners), alpha, h, beta, len(beta), grad, g, out, more, seed, stream)
-    _down[(len(winners),)](*where, *_shape(geometry), MODE=mode, **shape, num_warps=warps, **EXACT)
+    where = (winners, _new_steps(geometry, winners), alpha, h, beta, beta.shape[0], grad, g, out, more, seed, stream)
+    _down[(winners.shape[0],)](*where, *_shape(geometry), MODE=mode, **shape, num_warps=warps, **EXACT)
 
 
 def _shape(geometry):
@@ -267,11 +267,11 @@ def _shape(geometry):
 
 def _new_steps(geometry, winners):
     """Scratch."""
-    return torch.empty(len(winners), sum(_shape(geometry)), dtype=torch.int32, device=winners.device)
+    return torch.empty(winners.shape[0], sum(_shape(geometry)), dtype=torch.int32, device=winners.device)
 
 
 def _tile(geometry):
     """Rows and columns as powers of two, and how many rows go by at a time."""
-    n, cols = max(16, triton.next_power_of_2(geometry.rows)), max(16, triton.next_power_of_2(geometry.columns))
+    n, cols = max(16, power_of_2(geometry.rows)), max(16, power_of_2(geometry.columns))
     warps = max(1, cols // 128)
     return {"N": n, "ROWS": min(n, 256 * warps // cols), "COLS": cols}, warps

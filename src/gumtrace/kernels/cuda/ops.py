@@ -54,6 +54,8 @@ STRUCTURES: dict[type, ModuleType] = {
     PermutationGeometry: subset,
 }
 
+takes_one_grad = True  # `log_prob_grad` takes one row for all items
+
 RANGES = {  # for `gumtrace.backends()`
     "Subset and Permutation": f"to {subset.LONGEST} keys (torch sorts permutations of more than {IN_REGISTERS})",
     "Matching": f"to {matching.WIDEST} columns",
@@ -101,8 +103,8 @@ def perturb(geometry: Geometry, logits: Tensor, items: int, seed: Tensor) -> Ten
 def trace(geometry: Geometry, g: Tensor, sizes: Tensor | None):
     if not served(geometry):
         return cpu.trace(geometry, g, sizes)
-    out = _new_trace(geometry, g, len(g))
-    if len(g) > 0:
+    out = _new_trace(geometry, g, g.shape[0])
+    if g.shape[0] > 0:
         STRUCTURES[type(geometry)].trace(geometry, g, sizes, None, *out)
     return out
 
@@ -119,8 +121,8 @@ def sample(geometry: Geometry, logits: Tensor, sizes: Tensor | None, items: int,
 def arborescence_heads(geometry: ArborescenceGeometry, winners: Tensor, links: Tensor) -> Tensor:
     if not served(geometry):
         return cpu.arborescence_heads(geometry, winners, links)
-    head = torch.empty(len(winners), geometry.nodes, dtype=torch.int32, device=winners.device)
-    if len(winners) > 0:
+    head = torch.empty(winners.shape[0], geometry.nodes, dtype=torch.int32, device=winners.device)
+    if winners.shape[0] > 0:
         arborescence.heads(geometry, winners, links, head)
     return head
 
@@ -129,7 +131,7 @@ def log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor)
     """log P(T) (items,), and what its gradient needs: here the log-probability of each decision."""
     if not served(geometry):
         return cpu.log_prob(geometry, logits, winners, links)
-    items = len(winners)
+    items = winners.shape[0]
     out = torch.empty(items, dtype=logits.dtype, device=logits.device)
     each = torch.empty(items, geometry.decisions, dtype=logits.dtype, device=logits.device)
     _up(geometry, winners, links, formula.LOG_PROB, beta=logits, out=each, log_prob=out)
@@ -139,16 +141,19 @@ def log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor)
 def log_totals(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor) -> Tensor:
     if not served(geometry):
         return cpu.log_totals(geometry, logits, winners, links)
-    totals = torch.empty(len(winners), geometry.decisions, dtype=logits.dtype, device=logits.device)
+    totals = torch.empty(winners.shape[0], geometry.decisions, dtype=logits.dtype, device=logits.device)
     _up(geometry, winners, links, formula.TOTALS, beta=logits, out=totals)
     return totals
 
 
 def log_prob_grad(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, kept: Tensor, grad: Tensor):
+    """With one grad for all items where `grad` has one row, as `log_prob_to_logits` passes it."""
+    items = winners.shape[0]
     if not served(geometry):
-        return cpu.log_prob_grad(geometry, logits, winners, links, kept, grad)
-    out = _new_keys(geometry, logits, len(winners))
-    _down(geometry, winners, links, formula.GRAD, alpha=kept, h=grad, beta=logits, grad=grad, out=out)
+        return cpu.log_prob_grad(geometry, logits, winners, links, kept, grad.expand(items).contiguous())
+    out = _new_keys(geometry, logits, items)
+    mode = formula.GRAD if grad.shape[0] == items else formula.ONE_GRAD
+    _down(geometry, winners, links, mode, alpha=kept, h=grad, beta=logits, grad=grad, out=out)
     return _sum_samples(out, logits)
 
 
@@ -158,7 +163,7 @@ def decisions(geometry: Geometry, logits: Tensor, gains: Tensor, winners: Tensor
         return cpu.decisions(geometry, logits, gains, winners, links)
     totals = log_totals(geometry, logits, winners, links)
     _, each = log_prob(geometry, logits, winners, links)
-    repeated = (x.repeat(len(winners) // max(len(x), 1), 1) for x in (logits, gains))
+    repeated = (x.repeat(winners.shape[0] // max(len(x), 1), 1) for x in (logits, gains))
     means = to_decisions(geometry, winners, links, -totals, *repeated)
     return torch.stack([each, means], 1), totals
 
@@ -166,7 +171,7 @@ def decisions(geometry: Geometry, logits: Tensor, gains: Tensor, winners: Tensor
 def to_keys(geometry: Geometry, winners: Tensor, links: Tensor, alpha: Tensor, beta: Tensor, h: Tensor) -> Tensor:
     if not served(geometry):
         return cpu.to_keys(geometry, winners, links, alpha, beta, h)
-    out = _new_keys(geometry, beta, len(winners))
+    out = _new_keys(geometry, beta, winners.shape[0])
     _down(geometry, winners, links, formula.SCALED, alpha=alpha, h=h, beta=beta, out=out)
     return out
 
@@ -182,7 +187,7 @@ def to_decisions(geometry: Geometry, winners: Tensor, links: Tensor, alpha: Tens
 def log_spread(geometry: Geometry, winners: Tensor, links: Tensor, z: Tensor) -> Tensor:
     if not served(geometry):
         return cpu.log_spread(geometry, winners, links, z)
-    out = _new_keys(geometry, z, len(winners))
+    out = _new_keys(geometry, z, winners.shape[0])
     _down(geometry, winners, links, formula.SPREAD, alpha=z, beta=out, out=out)
     return out
 
@@ -192,7 +197,7 @@ def conditional(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if not served(geometry):
         return cpu.conditional(geometry, logits, sizes, winners, links, seed)
-    items = len(winners)
+    items = winners.shape[0]
     g = _new_keys(geometry, logits, items)
     totals = torch.empty(items, geometry.decisions, dtype=torch.float64, device=logits.device)
     z = torch.empty_like(totals)
@@ -217,7 +222,7 @@ def conditional_grad(
     """Down for the share of the minima in each E, up to the minima and so to log Λ, down to the keys."""
     if not served(geometry):
         return cpu.conditional_grad(geometry, logits, winners, links, totals, z, g, grad)
-    items = len(winners)
+    items = winners.shape[0]
     shared = _new_keys(geometry, z, items)  # in float64, as z: large ones cancel
     through = _new_keys(geometry, logits, items)
     _down(geometry, winners, links, formula.SHARE, alpha=z, beta=logits, grad=grad, g=g, out=shared, more=through)
@@ -243,7 +248,7 @@ def tree_marginals(
 
 
 def _up(geometry, winners, links, mode, *, beta, out, h=None, alpha=None, log_prob=None, z=None, seed=None, stream=0):
-    if len(winners) > 0:
+    if winners.shape[0] > 0:
         kernel = STRUCTURES[type(geometry)].up
         kernel(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream)
 
@@ -251,11 +256,12 @@ def _up(geometry, winners, links, mode, *, beta, out, h=None, alpha=None, log_pr
 def _down(
     geometry, winners, links, mode, *, alpha, beta, out, h=None, grad=None, g=None, more=None, seed=None, stream=0
 ):
-    if len(winners) > 0:
+    if winners.shape[0] > 0:
         kernel = STRUCTURES[type(geometry)].down
         kernel(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream)
 
 
 def _sum_samples(x: Tensor, logits: Tensor) -> Tensor:
     """(items, keys) -> (batch, keys)."""
-    return x if len(x) == len(logits) else x.reshape(len(x) // len(logits), *logits.shape).sum(0)
+    items, batch = x.shape[0], logits.shape[0]
+    return x if items == batch else x.reshape(items // batch, batch, x.shape[1]).sum(0)

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gumtrace.kernels.cuda.formula import EXACT
-from gumtrace.kernels.cuda.launch import quick
+from gumtrace.kernels.cuda.launch import power_of_2, quick
 from gumtrace.kernels.cuda.noise import noisy
 from gumtrace.kernels.geometry import ArborescenceGeometry, Geometry, SpanningTreeGeometry, SparseSpanningTreeGeometry
 
@@ -28,10 +28,10 @@ def _perturb(logits, rows, seed, out, first, keys, blocks, n, root, RACING: tl.c
 
 def perturb(geometry: Geometry, logits: Tensor, seed: Tensor, out: Tensor, first: int = 0) -> None:
     """The noise of items from the first on, as many as `out` has rows."""
-    block = min(1024, max(32, triton.next_power_of_2(geometry.keys)))
+    block = min(1024, max(32, power_of_2(geometry.keys)))
     blocks = triton.cdiv(geometry.keys, block)
     which, n, root = _racing(geometry)
-    where = (logits, len(logits), seed, out, first, geometry.keys, blocks, n, root)
+    where = (logits, logits.shape[0], seed, out, first, geometry.keys, blocks, n, root)
     grid = (len(out) * blocks,)  # in one axis: the others end at 65,535
     _perturb[grid](*where, RACING=which, BLOCK=block, num_warps=max(1, min(4, block // 128)), **EXACT)
     if isinstance(geometry, SparseSpanningTreeGeometry):

@@ -24,7 +24,7 @@ from gumtrace.kernels.cuda.formula import (
     store_idle,
     winner_code,
 )
-from gumtrace.kernels.cuda.launch import quick
+from gumtrace.kernels.cuda.launch import power_of_2, quick, scratch
 from gumtrace.kernels.cuda.noise import row_of
 from gumtrace.kernels.cuda.order import code, decode, smaller
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add
@@ -278,38 +278,39 @@ def _is_shared(geometry, items):
 
 
 def trace(geometry, source, sizes, seed, winners, links, status):
-    kernel = spanning_tree_rounds if _is_shared(geometry, len(winners)) else spanning_tree_trace
+    kernel = spanning_tree_rounds if _is_shared(geometry, winners.shape[0]) else spanning_tree_trace
     kernel.trace(geometry, source, sizes, seed, winners, links, status)
 
 
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
-    if _is_shared(geometry, len(winners)):
+    if _is_shared(geometry, winners.shape[0]):
         where = (winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream)
         return spanning_tree_tiles.up(geometry, *where)
     shape, warps = _tiles(geometry)
-    scratch = _scratch(winners, shape, beta.dtype)
-    where = (winners, *scratch, beta, len(beta), h, alpha, out, log_prob, z, seed, stream, *shape_of(geometry))
-    _up[(len(winners),)](*where, MODE=mode, **shape, num_warps=warps, **EXACT)
+    memory = _scratch(winners, shape, beta.dtype)
+    where = (winners, *memory, beta, beta.shape[0], h, alpha, out, log_prob, z, seed, stream, *shape_of(geometry))
+    _up[(winners.shape[0],)](*where, MODE=mode, **shape, num_warps=warps, **EXACT)
 
 
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream):
-    if _is_shared(geometry, len(winners)):
+    if _is_shared(geometry, winners.shape[0]):
         where = (winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream)
         return spanning_tree_tiles.down(geometry, *where)
     shape, warps = _tiles(geometry)
-    scratch = _scratch(winners, shape, beta.dtype, 2 if mode == CONDITIONAL else 1)
-    where = (winners, *scratch, alpha, h, beta, len(beta), grad, g, out, more, seed, stream, *shape_of(geometry))
-    _down[(len(winners),)](*where, MODE=mode, **shape, num_warps=warps, **EXACT)
+    memory = _scratch(winners, shape, beta.dtype, 2 if mode is CONDITIONAL else 1)
+    where = (winners, *memory, alpha, h, beta, beta.shape[0], grad, g, out, more, seed, stream, *shape_of(geometry))
+    _down[(winners.shape[0],)](*where, MODE=mode, **shape, num_warps=warps, **EXACT)
 
 
 def _tiles(geometry):
     """A tile is no smaller than a warp; what goes to memory is only as wide as the nodes ask for."""
     tile, warps = tile_of(geometry)
-    width = max(4, triton.next_power_of_2(geometry.nodes))
+    width = max(4, power_of_2(geometry.nodes))
     return {"FOREST": geometry.components > 1, "N": tile, "W": width, "LEVELS": width.bit_length() - 1}, warps
 
 
 def _scratch(winners, shape, dtype, rows=1):
     """Rows of odd length: the compiler then sees no vectors in them, and keeps all tiles in one layout."""
-    widths = {torch.int32: (shape["LEVELS"] + 2) * shape["W"] + 1, dtype: rows * shape["W"] + 1}
-    return [torch.empty(len(winners), width, dtype=kind, device=winners.device) for kind, width in widths.items()]
+    items, width = winners.shape[0], shape["W"]
+    tables, sums = items * ((shape["LEVELS"] + 2) * width + 1), items * (rows * width + 1)
+    return scratch(winners.device, (torch.int32, tables), (dtype, sums))

@@ -117,10 +117,10 @@ def _trace(
 
 def trace(geometry, source, sizes, seed, winners, links, status):
     tile, warps = tile_of(geometry)
-    size_rows = 1 if sizes is None else len(sizes)
-    where = (source, len(source), sizes, size_rows, seed, winners, status, *shape_of(geometry))
+    size_rows = 1 if sizes is None else sizes.shape[0]
+    where = (source, source.shape[0], sizes, size_rows, seed, winners, status, *shape_of(geometry))
     few = max(SMALLEST, tile // 2)
-    _trace[(len(winners),)](*where, N=tile, FEW=few, num_warps=warps, **EXACT)
+    _trace[(winners.shape[0],)](*where, N=tile, FEW=few, num_warps=warps, **EXACT)
 
 
 def tile_of(geometry):

@@ -22,7 +22,7 @@ from gumtrace.kernels.cuda.formula import (
     store_idle,
     winner_code,
 )
-from gumtrace.kernels.cuda.launch import quick
+from gumtrace.kernels.cuda.launch import power_of_2, quick
 from gumtrace.kernels.cuda.order import code, smaller
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add, at, total
 from gumtrace.kernels.cuda.subset_long import racing, winners_of
@@ -242,24 +242,24 @@ def serves(geometry):
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
     if geometry.keys > subset_long.SHORT:
         return subset_long.up(geometry, winners, mode, beta, h, alpha, out, log_prob, z, seed, stream)
-    where = (beta, len(beta), h, alpha, out, log_prob, z, seed, stream)
+    where = (beta, beta.shape[0], h, alpha, out, log_prob, z, seed, stream)
     _walk(_up, geometry, winners, mode, where)
 
 
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream):
     if geometry.keys > subset_long.SHORT:
         return subset_long.down(geometry, winners, mode, alpha, h, beta, grad, g, out, more, seed, stream)
-    where = (alpha, h, beta, len(beta), grad, g, out, more, seed, stream)
+    where = (alpha, h, beta, beta.shape[0], grad, g, out, more, seed, stream)
     _walk(_down, geometry, winners, mode, where)
 
 
 def _walk(kernel, geometry, winners, mode, where):
-    d, slots, items = geometry.keys, geometry.winner_slots, len(winners)
+    d, slots, items = geometry.keys, geometry.winner_slots, winners.shape[0]
     every = isinstance(geometry, PermutationGeometry)
     marked = slots > FEW and not every
     chosen = torch.zeros(items, d, dtype=torch.int8, device=winners.device) if marked else None
-    width = min(BLOCK, max(16, triton.next_power_of_2(d)))
-    steps = width if every else min(width, max(2, triton.next_power_of_2(slots)))
+    width = min(BLOCK, max(16, power_of_2(d)))
+    steps = width if every else min(width, max(2, power_of_2(slots)))
     kinds = {"ALL": every, "MARKED": marked, "MODE": mode, "WIDTH": width, "STEPS": steps}
     warps = max(1, min(4, width // 128))
     kernel[(items,)](winners, chosen, *where, d, slots, **kinds, num_warps=warps, **EXACT)

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from gumtrace.kernels.cuda import subset_select
 from gumtrace.kernels.cuda.formula import EXACT
-from gumtrace.kernels.cuda.launch import quick
+from gumtrace.kernels.cuda.launch import power_of_2, quick
 from gumtrace.kernels.cuda.noise import noisy, row_of
 from gumtrace.kernels.cuda.order import code, least
 from gumtrace.kernels.cuda.sampling import perturb
@@ -111,16 +111,16 @@ def _take(
 
 
 def trace(geometry, source, sizes, seed, winners, links, status):
-    d, slots, items = geometry.keys, geometry.winner_slots, len(winners)
+    d, slots, items = geometry.keys, geometry.winner_slots, winners.shape[0]
     every = isinstance(geometry, PermutationGeometry)
     few = slots <= FEW and not every
     if d > IN_REGISTERS and not every and subset_select.serves(slots):
         return _by_selection(source, sizes, seed, winners, status)
     if d > IN_REGISTERS or (source.dtype == torch.float64 and not few):
         return _by_sorting(geometry, source, sizes, seed, winners, status)
-    block = max(16, triton.next_power_of_2(d))
-    size_rows = 1 if sizes is None else len(sizes)
-    where = (source, len(source), sizes, size_rows, seed, winners, status, d, slots)
+    block = max(16, power_of_2(d))
+    size_rows = 1 if sizes is None else sizes.shape[0]
+    where = (source, source.shape[0], sizes, size_rows, seed, winners, status, d, slots)
     if few:
         _pick[(items,)](*where, WIDTH=block, num_warps=max(1, min(4, block // 256)), **EXACT)
     else:
@@ -134,8 +134,8 @@ def _by_selection(source, sizes, seed, winners, status):
     values, keys = subset_select.select(source, seed, items, n)
     if source.dtype == torch.float64 or n > IN_REGISTERS:
         return _sort_rows(values, keys, sizes, 0, False, winners, status)
-    size_rows = 1 if sizes is None else len(sizes)
-    width = max(16, triton.next_power_of_2(n))
+    size_rows = 1 if sizes is None else sizes.shape[0]
+    width = max(16, power_of_2(n))
     where = (values, keys, sizes, size_rows, winners, status, slots, n)
     _order[(items,)](*where, WIDTH=width, num_warps=max(1, width // 256), **EXACT)
 
@@ -143,7 +143,7 @@ def _by_selection(source, sizes, seed, winners, status):
 def _by_sorting(geometry, source, sizes, seed, winners, status):
     """Long rows, and codes that leave no room for an index, by torch's own sort. That takes some six times what it
     sorts, so rows go by in chunks where they are many."""
-    items, d = len(winners), geometry.keys
+    items, d = winners.shape[0], geometry.keys
     every = isinstance(geometry, PermutationGeometry)
     rows = max(1, items // 8, MANY // max(d, 1))
     for first in range(0, items, rows):
@@ -160,8 +160,8 @@ def _sort_rows(g, keys, sizes, first, every, winners, status):
     """Items from the first on, given G, and the keys that it is of if these are not 0, 1, .."""
     g, order = g.sort(dim=-1, descending=True, stable=True)
     slots = winners.shape[1]
-    width = min(1024, max(16, triton.next_power_of_2(slots)))
+    width = min(1024, max(16, power_of_2(slots)))
     blocks = max(1, triton.cdiv(slots, width))
-    size_rows = 1 if sizes is None else len(sizes)
+    size_rows = 1 if sizes is None else sizes.shape[0]
     where = (g, order, keys, sizes, size_rows, winners, status, first, g.shape[1], slots, blocks)
     _take[(len(g) * blocks,)](*where, ALL=every, WIDTH=width, num_warps=max(1, width // 256), **EXACT)
