@@ -18,9 +18,9 @@ with the four maps log_totals, log_spread, to_keys and to_decisions, whose deriv
 import torch
 from torch import Tensor
 
-from gumtrace.kernels.backends import backend, own_kernel
+from gumtrace.kernels.backends import backend
 from gumtrace.kernels.geometry import BinaryTreeGeometry, Geometry, unflatten_geometry
-from gumtrace.kernels.operators import Operator, is_plain
+from gumtrace.kernels.operators import Operator
 from gumtrace.kernels.vmap import Kind
 
 ROWS, ITEMS, SIZES, NUMBER, SEED, DTYPE = Kind
@@ -188,8 +188,6 @@ def _log_prob_backward(ctx, grad, _):
 def log_prob_to_logits(geometry, logits: Tensor, winners: Tensor, links: Tensor, kept: Tensor, grad: Tensor) -> Tensor:
     """The gradient of `log_prob`, (batch, keys), from that of its first result and what it kept."""
     if not torch.is_grad_enabled():
-        if is_plain([grad]) and grad.stride(0) == 0 and own_kernel("takes_one_grad", logits.device.type):
-            grad = grad.narrow(0, 0, min(grad.shape[0], 1))  # that of a sum: a copy for each item is a launch more
         return log_prob_grad(*geometry, logits, winners, links, kept, grad)
     x = repeat(logits, winners.shape[0])
     totals = log_totals(*geometry, x, winners, links)

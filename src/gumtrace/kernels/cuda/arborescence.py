@@ -30,7 +30,6 @@ from gumtrace.kernels.cuda.formula import (
     EXACT,
     GRAD,
     LOG_PROB,
-    ONE_GRAD,
     SHARE,
     decision_term,
     finish_decisions,
@@ -218,7 +217,7 @@ def _down(
                         item,
                         MODE,
                     )
-                if (MODE == GRAD) | (MODE == ONE_GRAD) | (MODE == CONDITIONAL) | (MODE == SHARE):
+                if (MODE == GRAD) | (MODE == CONDITIONAL) | (MODE == SHARE):
                     tl.debug_barrier()
                     write_winners(
                         own,

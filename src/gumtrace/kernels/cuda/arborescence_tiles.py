@@ -10,7 +10,6 @@ from gumtrace.kernels.cuda.formula import (
     CONDITIONAL,
     EXACT,
     GRAD,
-    ONE_GRAD,
     SHARE,
     decision_term,
     finish_keys,
@@ -284,5 +283,5 @@ def write_keys(geometry, items, where, mode, tile, warps):
     where = (*where, n, geometry.winner_slots)
     grid = (items * triton.cdiv(n, ROWS) * triton.cdiv(n, COLS),)
     _losers[grid](*where, MODE=mode, ROWS=ROWS, COLS=COLS, num_warps=4, **EXACT)
-    if mode in (GRAD, ONE_GRAD, CONDITIONAL, SHARE):
+    if mode in (GRAD, CONDITIONAL, SHARE):
         _winners[(items,)](*where, MODE=mode, N=tile, num_warps=warps, **EXACT)

@@ -14,7 +14,6 @@ a decision hands to its keys and what becomes of that. A structure's `up` and `d
 `down` sums decisions into keys, Σ_b A[b, k] e^α_b h_b, and then
 
     GRAD         writes the gradient of log P(T): α as LOG_PROB left it, h = -grad of the item; a winner gets + grad
-    ONE_GRAD     the same with one grad for all items, as that of a sum is
     SCALED       writes e^β_k times the sum
     SPREAD       writes the log of the sum: α = z, h = 1
     CONDITIONAL  writes G | T, from the same sum
@@ -37,7 +36,6 @@ EXACT = {"enable_fp_fusion": False}  # an option of every launch: kernels that d
 TOTALS, DRAW_MINIMA, SCALED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 LOG_PROB, GRAD, SPREAD = tl.constexpr(3), tl.constexpr(4), tl.constexpr(5)
 CONDITIONAL, SHARE, TAIL = tl.constexpr(6), tl.constexpr(7), tl.constexpr(8)
-ONE_GRAD = tl.constexpr(9)
 
 
 @triton.jit
@@ -83,7 +81,7 @@ def decision_term(
 ):
     """What each decision hands to the keys that raced in it."""
     a = tl.load(alpha + item * decisions + b, mask=live, other=0.0).to(tl.float64)
-    if (MODE == GRAD) | (MODE == ONE_GRAD):
+    if MODE == GRAD:
         x = tl.load(beta + row_of(item, rows) * keys + winner, mask=live, other=0.0)
         a -= held(x).to(tl.float64)
     if MODE == TAIL:
@@ -91,8 +89,6 @@ def decision_term(
     v, e = exponential_as(a, dtype)
     if MODE == GRAD:
         v = -v * tl.load(h + item)
-    if MODE == ONE_GRAD:
-        v = -v * tl.load(h)
     if (MODE == SCALED) | (MODE == TAIL):
         v *= tl.load(h + item * decisions + b, mask=live, other=0.0)
     nothing = (v == 0) | (live == 0)
@@ -133,13 +129,11 @@ def finish_keys(
         tl.store(out + place, logarithm(v, e).to(v.dtype), mask=mask)
     else:
         x = tl.load(beta + row_of(item, rows) * keys + key, mask=mask, other=float("-inf"))
-        if (MODE == GRAD) | (MODE == ONE_GRAD) | (MODE == SCALED) | (MODE == TAIL):
+        if (MODE == GRAD) | (MODE == SCALED) | (MODE == TAIL):
             vx, ex = exponential(x)
             result = scaled(v * vx, e + ex)
             if MODE == GRAD:
                 result += tl.where(won, tl.load(grad + item), 0.0)
-            if MODE == ONE_GRAD:
-                result += tl.where(won, tl.load(grad), 0.0)
             if MODE == TAIL:
                 direct = tl.load(grad + place, mask=mask, other=0.0) - tl.load(more + place, mask=mask, other=0.0)
                 result += tl.where(x > float("-inf"), direct, 0.0)

@@ -54,8 +54,6 @@ STRUCTURES: dict[type, ModuleType] = {
     PermutationGeometry: subset,
 }
 
-takes_one_grad = True  # `log_prob_grad` takes one row for all items
-
 RANGES = {  # for `gumtrace.backends()`
     "Subset and Permutation": f"to {subset.LONGEST} keys (torch sorts permutations of more than {IN_REGISTERS})",
     "Matching": f"to {matching.WIDEST} columns",
@@ -147,13 +145,10 @@ def log_totals(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tenso
 
 
 def log_prob_grad(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, kept: Tensor, grad: Tensor):
-    """With one grad for all items where `grad` has one row, as `log_prob_to_logits` passes it."""
-    items = winners.shape[0]
     if not served(geometry):
-        return cpu.log_prob_grad(geometry, logits, winners, links, kept, grad.expand(items).contiguous())
-    out = _new_keys(geometry, logits, items)
-    mode = formula.GRAD if grad.shape[0] == items else formula.ONE_GRAD
-    _down(geometry, winners, links, mode, alpha=kept, h=grad, beta=logits, grad=grad, out=out)
+        return cpu.log_prob_grad(geometry, logits, winners, links, kept, grad)
+    out = _new_keys(geometry, logits, winners.shape[0])
+    _down(geometry, winners, links, formula.GRAD, alpha=kept, h=grad, beta=logits, grad=grad, out=out)
     return _sum_samples(out, logits)
 
 
