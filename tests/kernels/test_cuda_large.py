@@ -64,7 +64,8 @@ def several_programs(monkeypatch):
     monkeypatch.setattr(arborescence_tiles, "COLS", side)
     monkeypatch.setattr(cuda.matching, "ONE_PROGRAM", 0)
     monkeypatch.setattr(matching_rounds, "COLS", side)
-    monkeypatch.setattr(matching_rounds, "ROUNDS", 2)  # so that some rows are left for the last launch
+    monkeypatch.setattr(matching_rounds, "ALONE", 20)  # so that some rows are left for the last launch
+    monkeypatch.setattr(matching_rounds, "WAITING", side)
     monkeypatch.setattr(matching_tiles, "ROWS", side)
     monkeypatch.setattr(matching_tiles, "COLS", side)
 
@@ -140,10 +141,11 @@ def test_traces_that_no_run_gives(components):
     assert grad.isfinite().all()
 
 
-@pytest.mark.parametrize("rounds", [1, 5])
-def test_matchings_where_rows_agree(rounds, monkeypatch):
+@pytest.mark.parametrize(("rounds", "turns"), [(1, 8), (5, 8), (1, 0), (1, 30)])
+def test_matchings_where_rows_agree(rounds, turns, monkeypatch):
     """On what is best: one row a round finds its column, and all others are left."""
-    monkeypatch.setattr(matching_rounds, "ROUNDS", rounds)
+    monkeypatch.setattr(matching_rounds, "rounds_of", lambda n, m: rounds)
+    monkeypatch.setattr(matching_rounds, "TURNS", turns)
     geometry = matching(12, 10)
     g = torch.arange(10.0).expand(12, 10) + torch.tensor([0.25, 0.0, 0.25]).repeat(4)[:, None]
     g = torch.stack([g, g.flip(0), g.flip(1)]).flatten(1)
