@@ -15,6 +15,7 @@ from gumtrace.kernels.cuda import (
     matching_rounds,
     matching_tiles,
     spanning_tree_rounds,
+    spanning_tree_sums,
     spanning_tree_tiles,
 )
 from gumtrace.kernels.cuda import ops as cuda
@@ -26,6 +27,7 @@ poisoned, small_tiles = kernelcases.poisoned, kernelcases.small_tiles
 GEOMETRIES = {
     "tree": spanning_tree(7),
     "tree-tiles": spanning_tree(19),
+    "tree-fours": spanning_tree(20),
     "tree-two": spanning_tree(2),
     "tree-one": spanning_tree(1),
     "forest": spanning_tree(8, 3),
@@ -55,9 +57,9 @@ def several_programs(monkeypatch):
     side = 16 if DEVICE == "cuda" else 4
     monkeypatch.setattr(cuda.spanning_tree, "ONE_PROGRAM", 0)
     monkeypatch.setattr(spanning_tree_rounds, "TILE", side)
-    monkeypatch.setattr(spanning_tree_tiles, "ROWS", side)
-    monkeypatch.setattr(spanning_tree_tiles, "COLS", 2 * side)
     monkeypatch.setattr(spanning_tree_tiles, "SIDE", side)
+    monkeypatch.setattr(spanning_tree_sums, "SIDE", side)
+    monkeypatch.setattr(spanning_tree_sums, "FOLDED", side)
     monkeypatch.setattr(arborescence_turn, "ONE_PROGRAM", 0)
     monkeypatch.setattr(arborescence_turn, "SIDE", side)
     monkeypatch.setattr(arborescence_tiles, "ROWS", side)
@@ -139,6 +141,21 @@ def test_traces_that_no_run_gives(components):
     grad = cuda.log_prob_grad(geometry, *here, kept, torch.ones(4, device=DEVICE))
     assert log_prob.isfinite().all()
     assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_sums_of_trees_that_are_not_numbers(wrong):
+    """They are added as integers, which know no such thing."""
+    geometry = spanning_tree(8)
+    x = torch.randn(1, 64, generator=seeded(1))
+    winners, links, _ = cpu.trace(geometry, x, None)
+    alpha, h = torch.zeros(1, 7), torch.ones(1, 64)
+    h[0, winners[0, 3]] = wrong
+    ours = cuda.to_decisions(geometry, *on(DEVICE, winners, links, alpha, x, h)).cpu()
+    theirs = cpu.to_decisions(geometry, winners, links, alpha, x, h)
+    assert torch.equal(ours.isfinite(), theirs.isfinite())
+    assert ours.isfinite().sum() == 3
+    kernelcases.same(ours[:, 4:], theirs[:, 4:])
 
 
 @pytest.mark.parametrize(("rounds", "turns"), [(1, 8), (5, 8), (1, 0), (1, 30)])

@@ -5,14 +5,15 @@ leaves no component before that is complete. So in this order every component of
 merge closes the gap between two of them, and two nodes are joined by the last merge among the gaps between their
 leaves. The parts of a forest are joined too, by merges after the last decision: their pairs outlived it.
 
-An item is one program's here. Larger ones are shared by several, in spanning_tree_rounds.py and spanning_tree_tiles.py.
+An item is one program's here. Larger ones are shared by several, in spanning_tree_rounds.py, spanning_tree_sums.py and
+spanning_tree_tiles.py.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-from gumtrace.kernels.cuda import spanning_tree_rounds, spanning_tree_tiles, spanning_tree_trace
+from gumtrace.kernels.cuda import spanning_tree_rounds, spanning_tree_sums, spanning_tree_tiles, spanning_tree_trace
 from gumtrace.kernels.cuda.formula import (
     CONDITIONAL,
     EXACT,
@@ -285,7 +286,7 @@ def trace(geometry, source, sizes, seed, winners, links, status):
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
     if _is_shared(geometry, len(winners)):
         where = (winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream)
-        return spanning_tree_tiles.up(geometry, *where)
+        return spanning_tree_sums.up(geometry, *where)
     shape, warps = _tiles(geometry)
     scratch = _scratch(winners, shape, beta.dtype)
     where = (winners, *scratch, beta, len(beta), h, alpha, out, log_prob, z, seed, stream, *shape_of(geometry))
