@@ -46,9 +46,11 @@ every_geometry = pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GE
 def test_few_large_trees_are_shared(monkeypatch):
     monkeypatch.setattr(cuda.spanning_tree, "ONE_PROGRAM", 128)
     shared = {
-        (n, items): cuda.spanning_tree._is_shared(spanning_tree(n), items) for n in (128, 129, 513) for items in (1, 64)
+        (n, items): cuda.spanning_tree._is_shared(spanning_tree(n), items)
+        for n in (128, 129, 513)
+        for items in (64, 192)
     }
-    assert [where for where, is_shared in shared.items() if is_shared] == [(129, 1), (513, 1), (513, 64)]
+    assert [where for where, is_shared in shared.items() if is_shared] == [(129, 64), (513, 64), (513, 192)]
 
 
 @pytest.fixture(autouse=True)
