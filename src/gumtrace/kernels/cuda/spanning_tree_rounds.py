@@ -308,4 +308,4 @@ def trace(geometry, source, sizes, seed, winners, links, status):
         shape = {"FIRST": step == 0, "N": width, "num_warps": max(1, width // 128)}
         _join[(items,)](*sized, *kept, **shape, **EXACT)
     ranked = (tree_c, tree_key, state, *sized, winners, status, n, geometry.components, geometry.winner_slots)
-    _rank[(items * blocks,)](*ranked, blocks, TILE=TILE, num_warps=4, **EXACT)
+    _rank[(items * blocks,)](*ranked, blocks, TILE=TILE, num_warps=8, **EXACT)
