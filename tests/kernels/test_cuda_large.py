@@ -15,6 +15,7 @@ from gumtrace.kernels.cuda import (
     matching_rounds,
     matching_tiles,
     spanning_tree_rounds,
+    spanning_tree_sums,
     spanning_tree_tiles,
 )
 from gumtrace.kernels.cuda import ops as cuda
@@ -26,6 +27,7 @@ poisoned, small_tiles = kernelcases.poisoned, kernelcases.small_tiles
 GEOMETRIES = {
     "tree": spanning_tree(7),
     "tree-tiles": spanning_tree(19),
+    "tree-fours": spanning_tree(20),
     "tree-two": spanning_tree(2),
     "tree-one": spanning_tree(1),
     "forest": spanning_tree(8, 3),
@@ -44,9 +46,11 @@ every_geometry = pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GE
 def test_few_large_trees_are_shared(monkeypatch):
     monkeypatch.setattr(cuda.spanning_tree, "ONE_PROGRAM", 128)
     shared = {
-        (n, items): cuda.spanning_tree._is_shared(spanning_tree(n), items) for n in (128, 129, 513) for items in (1, 64)
+        (n, items): cuda.spanning_tree._is_shared(spanning_tree(n), items)
+        for n in (128, 129, 513)
+        for items in (64, 192)
     }
-    assert [where for where, is_shared in shared.items() if is_shared] == [(129, 1), (513, 1), (513, 64)]
+    assert [where for where, is_shared in shared.items() if is_shared] == [(129, 64), (513, 64), (513, 192)]
 
 
 @pytest.fixture(autouse=True)
@@ -55,16 +59,17 @@ def several_programs(monkeypatch):
     side = 16 if DEVICE == "cuda" else 4
     monkeypatch.setattr(cuda.spanning_tree, "ONE_PROGRAM", 0)
     monkeypatch.setattr(spanning_tree_rounds, "TILE", side)
-    monkeypatch.setattr(spanning_tree_tiles, "ROWS", side)
-    monkeypatch.setattr(spanning_tree_tiles, "COLS", 2 * side)
     monkeypatch.setattr(spanning_tree_tiles, "SIDE", side)
+    monkeypatch.setattr(spanning_tree_sums, "SIDE", side)
+    monkeypatch.setattr(spanning_tree_sums, "FOLDED", side)
     monkeypatch.setattr(arborescence_turn, "ONE_PROGRAM", 0)
     monkeypatch.setattr(arborescence_turn, "SIDE", side)
     monkeypatch.setattr(arborescence_tiles, "ROWS", side)
     monkeypatch.setattr(arborescence_tiles, "COLS", side)
     monkeypatch.setattr(cuda.matching, "ONE_PROGRAM", 0)
     monkeypatch.setattr(matching_rounds, "COLS", side)
-    monkeypatch.setattr(matching_rounds, "ROUNDS", 2)  # so that some rows are left for the last launch
+    monkeypatch.setattr(matching_rounds, "ALONE", 20)  # so that some rows are left for the last launch
+    monkeypatch.setattr(matching_rounds, "WAITING", side)
     monkeypatch.setattr(matching_tiles, "ROWS", side)
     monkeypatch.setattr(matching_tiles, "COLS", side)
 
@@ -140,10 +145,26 @@ def test_traces_that_no_run_gives(components):
     assert grad.isfinite().all()
 
 
-@pytest.mark.parametrize("rounds", [1, 5])
-def test_matchings_where_rows_agree(rounds, monkeypatch):
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_sums_of_trees_that_are_not_numbers(wrong):
+    """They are added as integers, which know no such thing."""
+    geometry = spanning_tree(8)
+    x = torch.randn(1, 64, generator=seeded(1))
+    winners, links, _ = cpu.trace(geometry, x, None)
+    alpha, h = torch.zeros(1, 7), torch.ones(1, 64)
+    h[0, winners[0, 3]] = wrong
+    ours = cuda.to_decisions(geometry, *on(DEVICE, winners, links, alpha, x, h)).cpu()
+    theirs = cpu.to_decisions(geometry, winners, links, alpha, x, h)
+    assert torch.equal(ours.isfinite(), theirs.isfinite())
+    assert ours.isfinite().sum() == 3
+    kernelcases.same(ours[:, 4:], theirs[:, 4:])
+
+
+@pytest.mark.parametrize(("rounds", "turns"), [(1, 8), (5, 8), (1, 0), (1, 30)])
+def test_matchings_where_rows_agree(rounds, turns, monkeypatch):
     """On what is best: one row a round finds its column, and all others are left."""
-    monkeypatch.setattr(matching_rounds, "ROUNDS", rounds)
+    monkeypatch.setattr(matching_rounds, "rounds_of", lambda n, m: rounds)
+    monkeypatch.setattr(matching_rounds, "TURNS", turns)
     geometry = matching(12, 10)
     g = torch.arange(10.0).expand(12, 10) + torch.tensor([0.25, 0.0, 0.25]).repeat(4)[:, None]
     g = torch.stack([g, g.flip(0), g.flip(1)]).flatten(1)

@@ -80,9 +80,18 @@ def decision_term(
     alpha, h, beta, rows, item, keys, decisions, b, winner, live, MODE: tl.constexpr, dtype: tl.constexpr
 ):
     """What each decision hands to the keys that raced in it."""
-    a = tl.load(alpha + item * decisions + b, mask=live, other=0.0).to(tl.float64)
+    x = b
     if MODE == GRAD:
         x = tl.load(beta + row_of(item, rows) * keys + winner, mask=live, other=0.0)
+    return read_decision_term(x, alpha, h, item, decisions, b, live, MODE, dtype)
+
+
+@triton.jit
+def read_decision_term(x, alpha, h, item, decisions, b, live, MODE: tl.constexpr, dtype: tl.constexpr):
+    """The same, where the winners' log-rates are read already."""
+    inside = b < decisions
+    a = tl.load(alpha + item * decisions + b, mask=inside, other=0.0).to(tl.float64)
+    if MODE == GRAD:
         a -= held(x).to(tl.float64)
     if MODE == TAIL:
         a = -a
@@ -90,7 +99,7 @@ def decision_term(
     if MODE == GRAD:
         v = -v * tl.load(h + item)
     if (MODE == SCALED) | (MODE == TAIL):
-        v *= tl.load(h + item * decisions + b, mask=live, other=0.0)
+        v *= tl.load(h + item * decisions + b, mask=inside, other=0.0)
     nothing = (v == 0) | (live == 0)
     return tl.where(nothing, 0.0, v), tl.where(nothing, NOTHING, e)
 
@@ -124,33 +133,40 @@ def finish_keys(
 ):
     """Write keys from their sums. In CONDITIONAL, `cap` is the code that G must not pass: the winner's own, where
     `won`, and for losers the one below the winner that beat them."""
+    x = v
+    if MODE != SPREAD:
+        x = tl.load(beta + row_of(item, rows) * keys + key, mask=mask, other=float("-inf"))
+    finish_read_keys(x, v, e, cap, won, grad, g, out, more, seed, stream, item, keys, key, mask, MODE)
+
+
+@triton.jit
+def finish_read_keys(x, v, e, cap, won, grad, g, out, more, seed, stream, item, keys, key, mask, MODE: tl.constexpr):
+    """The same, where their log-rates are read already."""
     place = item * keys + key
     if MODE == SPREAD:
         tl.store(out + place, logarithm(v, e).to(v.dtype), mask=mask)
+    elif (MODE == GRAD) | (MODE == SCALED) | (MODE == TAIL):
+        vx, ex = exponential(x)
+        result = scaled(v * vx, e + ex)
+        if MODE == GRAD:
+            result += tl.where(won, tl.load(grad + item), 0.0)
+        if MODE == TAIL:
+            direct = tl.load(grad + place, mask=mask, other=0.0) - tl.load(more + place, mask=mask, other=0.0)
+            result += tl.where(x > float("-inf"), direct, 0.0)
+        tl.store(out + place, result, mask=mask)
     else:
-        x = tl.load(beta + row_of(item, rows) * keys + key, mask=mask, other=float("-inf"))
-        if (MODE == GRAD) | (MODE == SCALED) | (MODE == TAIL):
-            vx, ex = exponential(x)
-            result = scaled(v * vx, e + ex)
-            if MODE == GRAD:
-                result += tl.where(won, tl.load(grad + item), 0.0)
-            if MODE == TAIL:
-                direct = tl.load(grad + place, mask=mask, other=0.0) - tl.load(more + place, mask=mask, other=0.0)
-                result += tl.where(x > float("-inf"), direct, 0.0)
-            tl.store(out + place, result, mask=mask)
+        shared = logarithm(v, e)
+        if MODE == CONDITIONAL:
+            fresh = log_exponential(seed, stream + KEYS, item, key, x.dtype) - x
+            s = shared.to(x.dtype)
+            high = tl.maximum(s, fresh)
+            c = code(-(high + tl.log(1.0 + tl.exp(tl.minimum(s, fresh) - high))))
+            c = tl.where(won, cap, tl.minimum(c, cap))
+            tl.store(out + place, tl.where(x > float("-inf"), decode(c), float("-inf")), mask=mask)
         else:
-            shared = logarithm(v, e)
-            if MODE == CONDITIONAL:
-                fresh = log_exponential(seed, stream + KEYS, item, key, x.dtype) - x
-                s = shared.to(x.dtype)
-                high = tl.maximum(s, fresh)
-                c = code(-(high + tl.log(1.0 + tl.exp(tl.minimum(s, fresh) - high))))
-                c = tl.where(won, cap, tl.minimum(c, cap))
-                tl.store(out + place, tl.where(x > float("-inf"), decode(c), float("-inf")), mask=mask)
-            else:
-                slope = tl.load(grad + place, mask=mask, other=0.0)
-                value = tl.load(g + place, mask=mask, other=0.0).to(tl.float64)
-                share = tl.exp(tl.minimum((value + shared).to(x.dtype), 0.0))
-                share = tl.where(won, 1.0, tl.where(v > 0, share, 0.0))
-                tl.store(out + place, tl.where(v > 0, -shared, float("-inf")), mask=mask)
-                tl.store(more + place, tl.where(x > float("-inf"), share * slope, 0.0), mask=mask)
+            slope = tl.load(grad + place, mask=mask, other=0.0)
+            value = tl.load(g + place, mask=mask, other=0.0).to(tl.float64)
+            share = tl.exp(tl.minimum((value + shared).to(x.dtype), 0.0))
+            share = tl.where(won, 1.0, tl.where(v > 0, share, 0.0))
+            tl.store(out + place, tl.where(v > 0, -shared, float("-inf")), mask=mask)
+            tl.store(more + place, tl.where(x > float("-inf"), share * slope, 0.0), mask=mask)

@@ -20,8 +20,9 @@ from gumtrace.kernels.cuda.formula import (
     known,
     winner_code,
 )
+from gumtrace.kernels.cuda.noise import multiple
 from gumtrace.kernels.cuda.order import least, smaller
-from gumtrace.kernels.cuda.scaled_float import NOTHING, add, scaled
+from gumtrace.kernels.cuda.scaled_float import NOTHING, add, near, sum_some
 
 ROWS, COLS = 32, 64  # of a tile
 
@@ -60,11 +61,13 @@ def _sums(
     n,
     m,
     MODE: tl.constexpr,
+    FOURS: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ):
     """Of a block of rows, the sums by row of what is crossed out with the row, and by column of the rest."""
     dtype: tl.constexpr = beta.dtype.element_ty
+    m = multiple(m, FOURS)
     blocks = tl.cdiv(n, ROWS)
     item = (tl.program_id(0) // blocks).to(tl.int64)
     block = tl.program_id(0) % blocks
@@ -78,12 +81,12 @@ def _sums(
         col_step = tl.load(steps + n + col, mask=col < m, other=0)
         by_row = row_step[:, None] <= col_step[None, :]
         v, e = key_term(beta, rows, h, item, n * m, row[:, None] * m + col[None, :], inside, MODE)
-        e_row = tl.max(tl.where(by_row, e, NOTHING), 1)
-        e_col = tl.max(tl.where(by_row, NOTHING, e), 0)
-        v = scaled(v, e - tl.where(by_row, e_row[:, None], e_col[None, :]))
-        v_rows, e_rows = add(v_rows, e_rows, tl.sum(tl.where(by_row, v, 0.0), 1), e_row)
+        v, top = near(v, e)
+        v_row, e_row = sum_some(v, e, top, by_row, 1)
+        v_rows, e_rows = add(v_rows, e_rows, v_row, e_row)
+        v_col, e_col = sum_some(v, e, top, by_row == 0, 0)
         place = (item * blocks + block) * m + col
-        tl.store(cols_v + place, tl.sum(tl.where(by_row, 0.0, v), 0), mask=col < m)
+        tl.store(cols_v + place, v_col, mask=col < m)
         tl.store(cols_e + place, e_col, mask=col < m)
     tl.store(rows_v + item * n + row, v_rows, mask=row < n)
     tl.store(rows_e + item * n + row, e_rows, mask=row < n)
@@ -191,9 +194,11 @@ def _write(
     n,
     m,
     MODE: tl.constexpr,
+    FOURS: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ):
+    m = multiple(m, FOURS)
     blocks = tl.cdiv(m, COLS)
     tiles = tl.cdiv(n, ROWS) * blocks
     item = (tl.program_id(0) // tiles).to(tl.int64)
@@ -224,7 +229,7 @@ def up(geometry, winners, mode, beta, h, alpha, out, log_prob, z, seed, stream):
     rows_e, cols_e = _new(winners, torch.int32, n), _new(winners, torch.int32, blocks * m)
     sums = (rows_v, rows_e, cols_v, cols_e)
     where = (steps, beta, len(beta), h, *sums, n, m)
-    _sums[(items * blocks,)](*where, MODE=mode, ROWS=ROWS, COLS=COLS, num_warps=8, **EXACT)
+    _sums[(items * blocks,)](*where, MODE=mode, FOURS=m % 4 == 0, ROWS=ROWS, COLS=COLS, num_warps=4, **EXACT)
     where = (winners, *sums, beta, len(beta), alpha, out, log_prob, z, seed, stream, n, m, blocks)
     _finish[(items,)](*where, MODE=mode, N=width["N"], num_warps=warps, **EXACT)
 
@@ -239,7 +244,7 @@ def down(geometry, winners, mode, alpha, h, beta, grad, g, out, more, seed, stre
     _shares[(items,)](*where, MODE=mode, **width, num_warps=warps, **EXACT)
     grid = (items * triton.cdiv(n, ROWS) * triton.cdiv(m, COLS),)
     where = (steps, share_v, share_e, caps, beta, len(beta), grad, g, out, more, seed, stream, n, m)
-    _write[grid](*where, MODE=mode, ROWS=ROWS, COLS=COLS, num_warps=4, **EXACT)
+    _write[grid](*where, MODE=mode, FOURS=m % 4 == 0, ROWS=ROWS, COLS=COLS, num_warps=4, **EXACT)
 
 
 def _width(n, m):

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 NOTHING = tl.constexpr(-(2**30))
+FAR = tl.constexpr(2**30)
 LN2 = tl.constexpr(0.6931471805599453)
 LARGEST = tl.constexpr(7e8)  # logarithms beyond this would not fit the exponent
 LARGEST_RATE = tl.constexpr(2.0**28)  # log-rates beyond this count as this, so that ratios of sums still fit
@@ -60,10 +61,43 @@ def add(v1, e1, v2, e2):
 
 
 @triton.jit
+def normal(v, e):
+    """The same number with |v| between 1 and 2, unless v is subnormal or about to overflow."""
+    if v.dtype == tl.float64:
+        k = tl.minimum(((v.to(tl.int64, bitcast=True) >> 52) & 2047).to(tl.int32) - 1023, 1022)
+    else:
+        k = tl.minimum(((v.to(tl.int32, bitcast=True) >> 23) & 255) - 127, 126)
+    return scaled(v, -k), tl.where(v == 0, NOTHING, e + k)
+
+
+@triton.jit
 def total(v, e):
     """The sum of a row of numbers."""
     top = tl.max(e, 0)
     return tl.sum(scaled(v, e - top), 0), top
+
+
+@triton.jit
+def near(v, e):
+    """Numbers of a tile as multiples of one power of two, if none is too small beside the largest for that: v and the
+    exponent of all. Else v as it is, and FAR."""
+    top = tl.max(e)
+    low = tl.min(tl.where(e > NOTHING, e, top))
+    most: tl.constexpr = 512 if v.dtype == tl.float64 else 64  # half of the exponents: factors may be small too
+    return tl.where(top - low <= most, scaled(v, e - top), v), tl.where(top - low <= most, top, FAR)
+
+
+@triton.jit
+def sum_some(v, e, top, some, AXIS: tl.constexpr):
+    """The sums over some numbers of each row, or column, of a tile: v and top as `near` gives them, e as it gets it."""
+    if top < FAR:
+        v_sum = tl.sum(tl.where(some, v, 0.0), AXIS)
+        e_sum = tl.where(v_sum == 0, NOTHING, top)
+    else:
+        e_some = tl.where(some, e, NOTHING)
+        e_sum = tl.max(e_some, AXIS)
+        v_sum = tl.sum(tl.where(some, scaled(v, e_some - tl.expand_dims(e_sum, AXIS)), 0.0), AXIS)
+    return v_sum, e_sum
 
 
 @triton.jit

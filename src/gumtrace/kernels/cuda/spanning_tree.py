@@ -5,14 +5,15 @@ leaves no component before that is complete. So in this order every component of
 merge closes the gap between two of them, and two nodes are joined by the last merge among the gaps between their
 leaves. The parts of a forest are joined too, by merges after the last decision: their pairs outlived it.
 
-An item is one program's here. Larger ones are shared by several, in spanning_tree_rounds.py and spanning_tree_tiles.py.
+An item is one program's here. Larger ones are shared by several, in spanning_tree_rounds.py, spanning_tree_sums.py and
+spanning_tree_tiles.py.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-from gumtrace.kernels.cuda import spanning_tree_rounds, spanning_tree_tiles, spanning_tree_trace
+from gumtrace.kernels.cuda import spanning_tree_rounds, spanning_tree_sums, spanning_tree_tiles, spanning_tree_trace
 from gumtrace.kernels.cuda.formula import (
     CONDITIONAL,
     EXACT,
@@ -34,7 +35,9 @@ from gumtrace.kernels.cuda.spanning_tree_trace import shape_of, tile_of
 MOST_NODES = 2048  # one program has a number for each
 ONE_PROGRAM = 128  # nodes of the largest graphs that are always one program's
 PACKED = 512  # of those that can be: a node has 9 bits of an integer
-MANY = 64  # items from which on they are: by then each way takes as long (n = 500, NVIDIA H200)
+# Items from which on they are. At n = 500 on an NVIDIA H200 a step takes a program 1.1 ms, however many items there
+# are, up to four a multiprocessor; several programs an item fill the device with 64, and take some 6 us for each more.
+MANY = 192
 
 
 @triton.jit
@@ -285,7 +288,7 @@ def trace(geometry, source, sizes, seed, winners, links, status):
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
     if _is_shared(geometry, winners.shape[0]):
         where = (winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream)
-        return spanning_tree_tiles.up(geometry, *where)
+        return spanning_tree_sums.up(geometry, *where)
     shape, warps = _tiles(geometry)
     memory = _scratch(winners, shape, beta.dtype)
     where = (winners, *memory, beta, beta.shape[0], h, alpha, out, log_prob, z, seed, stream, *shape_of(geometry))

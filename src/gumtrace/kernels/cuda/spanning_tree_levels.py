@@ -5,6 +5,8 @@ They leave on every level k the part of each node and its reach: the latest merg
 took up to there. Two nodes are joined by the later one of their reaches on the first level where they are in one part
 (King 1997, on verifying spanning trees). The parts of a forest are joined on one more level, by its last merge: their
 pairs outlived it.
+
+A reach is the number of its merge, and behind that the number of the pair that won: so no winner is read for a pair.
 """
 
 import torch
@@ -12,7 +14,31 @@ import triton
 import triton.language as tl
 
 from gumtrace.kernels.cuda.formula import EXACT, known
+from gumtrace.kernels.cuda.scaled_float import NOTHING
 from gumtrace.kernels.cuda.spanning_tree_rounds import NONE, joined
+
+PAIR_BITS, PAIRS = tl.constexpr(21), tl.constexpr(2**21 - 1)  # of 2048 nodes; the rest is for their merges
+
+
+@triton.jit
+def number_of(u, v):
+    """Of a pair u < v, from 1 on."""
+    return v * (v - 1) // 2 + u + 1
+
+
+@triton.jit
+def _packed(merge, number):
+    return ((merge - 1024) << PAIR_BITS) | number
+
+
+@triton.jit
+def merge_of(reach):
+    return (reach >> PAIR_BITS) + 1024
+
+
+@triton.jit
+def pair_of(reach):
+    return reach & PAIRS
 
 
 @triton.jit
@@ -30,6 +56,8 @@ def _levels(
     reach,
     number,
     first_at,
+    tops,
+    whole,
     n,
     components,
     slots,
@@ -37,44 +65,51 @@ def _levels(
     N: tl.constexpr,
     LEVELS: tl.constexpr,
 ):
-    """Write part and reach (levels, n); and how many levels and nodes there are."""
+    """Write part and reach (levels, n); and how many levels and nodes there are. `tops` and `whole` are left empty for
+    sums by merge, where these are asked for."""
     item = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, N)  # of nodes, of decisions
     inside = lane < n
     winner, steps = decisions(winners, item, n, slots, N)
     live = lane < steps
     u, v = tl.where(live, winner // n, 0), tl.where(live, winner % n, 0)
+    packed = _packed(lane, tl.where(live & (u < v), number_of(u, v), 0))
     own = item * (LEVELS + 1) * n + lane
     first_at += item * n
-    names, far = lane, lane * 0
+    none = _packed(lane * 0, 0)
+    names, far = lane, none
     level = tl.full((), 0, tl.int32)
-    more = tl.sum((u != v).to(tl.int32), 0)
+    one, two = u, v
+    more = tl.sum((one != two).to(tl.int32), 0)
     while more > 0:
-        one, two = tl.gather(names, u, 0), tl.gather(names, v, 0)
         tl.store(first_at + lane, NONE, mask=inside)
         tl.debug_barrier()
         offered = tl.where(one != two, lane, NONE)
-        tl.atomic_min(first_at + one, offered)
-        tl.atomic_min(first_at + two, offered)
+        tl.atomic_min(first_at + one, offered, sem="relaxed")  # barriers order them
+        tl.atomic_min(first_at + two, offered, sem="relaxed")
         tl.debug_barrier()
         merge = tl.load(first_at + lane, mask=inside, other=NONE, cache_modifier=".cg")
         some = merge < NONE
         merge = tl.where(some, merge, 0)
-        far = tl.maximum(far, tl.gather(merge, names, 0))
+        far = tl.maximum(far, tl.gather(tl.where(some, tl.gather(packed, merge, 0), none), names, 0))
         one, two = tl.gather(one, merge, 0), tl.gather(two, merge, 0)
-        last, _ = joined(tl.where(some, tl.where(one == lane, two, one), lane), LEVELS)
+        last, _ = joined(tl.where(some, tl.where(one == lane, two, one), lane), more)
         names = tl.gather(last, names, 0)
         tl.store(part + own + level * n, names, mask=inside)
         tl.store(reach + own + level * n, far, mask=inside)
         level += 1
-        more = tl.sum((tl.gather(names, u, 0) != tl.gather(names, v, 0)).to(tl.int32), 0)
+        one, two = tl.gather(names, u, 0), tl.gather(names, v, 0)
+        more = tl.sum((one != two).to(tl.int32), 0)
         tl.debug_barrier()
     if FOREST:
         tl.store(part + own + level * n, 0, mask=inside)
-        tl.store(reach + own + level * n, tl.maximum(steps - 1, 0), mask=inside)
+        tl.store(reach + own + level * n, tl.max(tl.where(live, packed, none), 0) + lane * 0, mask=inside)
         level += 1
     tl.store(number + 2 * item, level)
     tl.store(number + 2 * item + 1, tl.minimum(steps + components, n))
+    if tops is not None:
+        tl.store(tops + item * n + lane, NOTHING, mask=inside)
+        tl.store(whole + item * n + lane, 0, mask=inside)
 
 
 @triton.jit
@@ -87,23 +122,22 @@ def met(part, reach, place, u, v, apart, n):
     return apart & (part_u[:, None] == part_v[None, :]), reach_u[:, None], reach_v[None, :]
 
 
-def levels(geometry, winners):
+def levels(geometry, winners, tops=None, whole=None):
     """Part and reach of each node by level, (items, levels, n); how many levels and nodes there are."""
     n, items = geometry.nodes, len(winners)
-    shape, _ = shape_of(geometry)
+    shape = shape_of(geometry)
     table = (items, shape["LEVELS"] + 1, n)
     part, reach, number, first_at = new(winners, torch.int32, table, table, (items, 2), (items, n))
-    where = (winners, part, reach, number, first_at, n, geometry.components, geometry.winner_slots)
+    where = (winners, part, reach, number, first_at, tops, whole, n, geometry.components, geometry.winner_slots)
     _levels[(items,)](*where, FOREST=geometry.components > 1, **shape, **EXACT)
     return part, reach, number
 
 
 def shape_of(geometry):
-    """Of a program that has all nodes: with the number of levels, and without."""
+    """Of a program that has all nodes."""
     levels = max(1, (geometry.nodes - 1).bit_length())
     width = max(16, 1 << levels)
-    tile = {"N": width, "num_warps": max(1, width // 128)}
-    return {"LEVELS": levels, **tile}, tile
+    return {"LEVELS": levels, "N": width, "num_warps": max(1, width // 128)}
 
 
 def new(like, dtype, *shapes):

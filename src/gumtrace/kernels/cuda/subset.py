@@ -1,6 +1,6 @@
 """Subsets and permutations, the first k, or all, of the keys in order: who raced with whom. Rows go by in blocks,
-keys WIDTH and decisions STEPS at a time; long ones in several programs (subset_long.py). How the first are found is in
-subset_trace.py.
+keys WIDTH and decisions STEPS at a time; long ones in several programs (subset_long.py, subset_long_keys.py). How the
+first are found is in subset_trace.py.
 
 All keys that race in a permutation win, so only winners are looked at. Where a trace comes from under another mask some
 have not won: they are counted, and then the item is done once more with them as the losers that they are.
@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gumtrace.kernels.cuda import subset_long
+from gumtrace.kernels.cuda import subset_long, subset_long_keys
 from gumtrace.kernels.cuda.formula import (
     CONDITIONAL,
     EXACT,
@@ -248,7 +248,7 @@ def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, s
 
 def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream):
     if geometry.keys > subset_long.SHORT:
-        return subset_long.down(geometry, winners, mode, alpha, h, beta, grad, g, out, more, seed, stream)
+        return subset_long_keys.down(geometry, winners, mode, alpha, h, beta, grad, g, out, more, seed, stream)
     where = (alpha, h, beta, beta.shape[0], grad, g, out, more, seed, stream)
     _walk(_down, geometry, winners, mode, where)
 
