@@ -7,6 +7,7 @@ from lab_notes import RESULTS, ROOT, notes
 
 from gumtrace_experiments import find, names
 from gumtrace_experiments.commands.table import with_tables, written
+from gumtrace_experiments.report import equal_time
 from gumtrace_experiments.report.groups import choices
 from gumtrace_experiments.report.records import collect
 from gumtrace_experiments.report.times import load
@@ -225,20 +226,50 @@ def test_recorded_experiments_are_among_the_results():
             assert f"{{include}} ../../experiments/results/{folder.name}/NOTES.md\n" in shown
 
 
-@pytest.mark.parametrize(("name", "items"), [("graph-layout", (128, 16, 128, 64)), ("listops", (100, 25, 100))])
-def test_what_the_notes_say_of_times(name, items):
-    """Of SST first, as they were clocked."""
+@pytest.mark.parametrize(
+    ("name", "batches"),
+    [
+        ("graph-layout", [("tf32", 128, 1), ("tf32", 16, 8), ("tf32", 128, 8)]),
+        ("graph-layout", [("bfloat16", 128, 1), ("bfloat16", 128, 8), ("bfloat16", 128, 16)]),
+        ("listops", [("tf32", 100, 1), ("tf32", 25, 4), ("tf32", 100, 4)]),
+    ],
+)
+def test_what_the_notes_say_of_times(name, batches):
+    """Of SST first, as they were clocked: in which precision, and items with structures of each."""
     records = json.loads((RESULTS / name / "times.json").read_text())["updates"]
     settings = [(r["setting"], r["ms"]) for r in records if r["setting"].get("training") != "unrolled"]
-    ms = {(s["estimator"], s["calls"] // s["samples"]): time for s, time in settings}
+    batch = {(s["estimator"], s["precision"], s["calls"] // s["samples"], s["samples"]): ms for s, ms in settings}
     text = notes(name).partition("**Equal time.**")[2].partition("## ")[0]
-    for estimator, count in zip(("StochasticSoftmax", *["TraceREINFORCE"] * 3), items, strict=False):
-        assert f"{ms[estimator, count]:.2f}" in text
+    for estimator, about in zip(("StochasticSoftmax", *["TraceREINFORCE"] * 2), batches, strict=True):
+        assert f"{batch[estimator, *about]:.2f}" in text
+
+
+def test_what_the_notes_say_of_as_many_graphs():
+    """Runs that are not finished, by their best evaluation until the last that all of them have."""
+    tried = collect([RESULTS / "tuning" / "graph-layout-items.jsonl"])
+    text = notes("graph-layout").partition("**As many graphs as SST.**")[2].partition("## ")[0]
+    halves = [r for r in tried if r.result is None]
+    same = {"estimator": "StochasticSoftmax", "training": "teacher-forced", "frames": 10, "clip": 0.0, "lr": 1e-3}
+    soft = [r for r in collect([RESULTS / "graph-layout"]) if same.items() <= r.config.items()]
+    assert (len(halves), len(soft)) == (5, 3)
+    until = min(max(r.curve["iteration"]) for r in halves)
+    assert f"after {until:,} updates" in text
+    for runs, said in ((halves, "at −{:.1f} on validation with {:.1f} %"), (soft, "SST is at −{:.1f} with {:.1f} %")):
+        means = [
+            sum(equal_time.found_until(r, "elbo", metric, until) for r in runs) / len(runs)
+            for metric in ("elbo", "precision")
+        ]
+        assert said.format(-means[0], 100 * means[1]) in text
+    for r in tried:
+        if r.result is not None:
+            for split in ("valid", "test"):
+                found = r.result[split]
+                assert f"−{-found['elbo']:.1f} and {100 * found['precision']:.1f} %" in text
 
 
 def test_what_the_notes_say_of_equal_time():
     text = notes("graph-layout")
-    table = text.partition("**After 67.6 seconds of updates, T = 10, teacher-forced")[2]
+    table = text.partition("**After 65.9 seconds of updates, T = 10, teacher-forced")[2]
     for name in ("SST", "T-REINFORCE+"):
         elbo = table.partition(f"| {name} ")[2].split("|")[3].strip(" *").split()[0]
         assert f"at −{float(elbo[1:]):.0f}" in text.partition("**Equal time.**")[2].partition("## ")[0]
