@@ -169,12 +169,7 @@ class Estimator(nn.Module):
         self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None
     ) -> Tensor:
         """The loss, with a gradient."""
-        return self.joined(*self.surrogate_loss(dist, objective, context, generator))
-
-    @staticmethod
-    def joined(loss: Tensor, surrogate: Tensor) -> Tensor:
-        """What `surrogate_loss` gives: the value of the losses, with the gradients of both."""
-        return loss.mean(0) + (surrogate - surrogate.detach())
+        return joined(*self.surrogate_loss(dist, objective, context, generator))
 
     def drawn(self, dist: Structure, generator: torch.Generator | None) -> Trace | Tensor:
         """What the objective is evaluated at if no gradient is needed: traces, or relaxed structures."""
@@ -191,9 +186,9 @@ class Estimator(nn.Module):
         or inside the call."""
         refuse_transforms(type(self).__name__, ", or take TraceREINFORCE, which it can transform")
 
-    def evaluate(self, dist: Structure, objective: Objective, drawn: Trace | Tensor, *, copy: bool = True) -> Tensor:
-        """The objective at traces, or at relaxed structures, with its losses checked; see `losses` for `copy`."""
-        return losses(type(self).__name__, dist, objective, drawn, copy=copy)
+    def evaluate(self, dist: Structure, objective: Objective, drawn: Trace | Tensor) -> Tensor:
+        """The objective at traces, or at relaxed structures, with its losses checked."""
+        return losses(type(self).__name__, dist, objective, drawn)
 
     def evaluate_differentiably(self, dist: Structure, objective: Objective, value: Tensor) -> Tensor:
         """`evaluate`, for an estimator whose gradient goes through the value: an error if the loss does not depend on
@@ -241,6 +236,11 @@ def checked_count(name: str, what: str, count: int, least: int = 1, most: int | 
     if most is not None and count > most:
         raise ValueError(f"{name}: {what} must be at most {most}, got {count}")
     return int(count)
+
+
+def joined(loss: Tensor, surrogate: Tensor) -> Tensor:
+    """What `surrogate_loss` gives: the value of the losses, with the gradients of both."""
+    return loss.mean(0) + (surrogate - surrogate.detach())
 
 
 def advantage(loss: Tensor, leave_one_out: bool) -> Tensor:

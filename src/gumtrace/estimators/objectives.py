@@ -27,14 +27,13 @@ def objective_on(on: str, objective: Objective) -> Any:
     return OnTrace(objective) if on == "trace" else objective
 
 
-def losses(name: str, dist: Structure, objective: Any, drawn: Trace | Tensor, *, copy: bool = True) -> Tensor:
+def losses(name: str, dist: Structure, objective: Any, drawn: Trace | Tensor) -> Tensor:
     """The objective at traces (samples, *batch) or at values (samples, *batch, *event), with its losses checked;
     integers and bool become floating point.
 
     Half precision becomes the dtype of the log-rates: losses are subtracted and averaged. Of a trace, the objective
     gets the value or a copy, which it may write into. A value is given as it is: whatever else depends on it has to be
-    computed before. The losses are a copy: the objective may own the tensor, and fill it again in its next call. Who
-    has no use for them afterwards need not have one.
+    computed before.
     """
     on_trace = isinstance(objective, OnTrace)
     if isinstance(drawn, Trace):
@@ -55,7 +54,8 @@ def losses(name: str, dist: Structure, objective: Any, drawn: Trace | Tensor, *,
         )
     if loss.is_complex():
         raise TypeError(f"{name}: the objective must return real losses, got {loss.dtype}")
-    loss = loss.to(torch.promote_types(loss.dtype, dist.log_rates.dtype), copy=copy)
+    # A copy: the objective may own the tensor, and fill it again in its next call.
+    loss = loss.to(torch.promote_types(loss.dtype, dist.log_rates.dtype), copy=True)
     if dist._validate_args:
         dist._check_losses(name, loss)
         _check_finite(name, dist, loss)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from gumtrace.estimators.base import Estimator, Objective, advantage, checked_leave_one_out
+from gumtrace.estimators.base import Estimator, Objective, advantage, checked_leave_one_out, joined
 from gumtrace.estimators.objectives import OnTrace
 from gumtrace.estimators.terms import DecisionTerms
 from gumtrace.kernels.operators import is_plain
@@ -47,10 +47,10 @@ class ScoreEstimator(Estimator):
         if type(self).surrogate_loss is not ScoreEstimator.surrogate_loss:
             return super().estimate(dist, objective, context, generator)
         trace, score = self.draw(dist, generator)
-        loss = self.evaluate(dist, objective, trace, copy=not self.leave_one_out)
+        loss = self.evaluate(dist, objective, trace)
         if is_plain([loss, score]):
             return _Scored.apply(loss, score, self.leave_one_out)  # type: ignore[return-value]
-        return self.joined(loss, self._surrogate(loss, score))
+        return joined(loss, self._surrogate(loss, score))
 
     def surrogate_loss(
         self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None
@@ -64,8 +64,8 @@ class ScoreEstimator(Estimator):
 
 
 class _Scored(torch.autograd.Function):
-    """`joined` of losses and their `_surrogate`, to the last bit: one node of autograd's graph in place of six. On a
-    GPU it is the host that takes the time for so few numbers."""
+    """`joined` of losses and their `_surrogate`, for finite numbers to the last bit: one node of autograd's graph in
+    place of six. On a GPU it is the host that takes the time for so few numbers."""
 
     @staticmethod
     def forward(ctx, loss: Tensor, score: Tensor, leave_one_out: bool):

@@ -57,7 +57,8 @@ class Operator:
         args = [x.contiguous() if isinstance(x, Tensor) else x for x in args]
         kernel = getattr(backend(device_type), self.name)
         geometry = unflatten_geometry(numbers, edges)
-        if device_type == "cuda" and (device := args[0].device).index != torch.cuda.current_device():
+        device = args[0].device
+        if device_type == "cuda" and device.index != torch.cuda.current_device():
             with torch.cuda.device(device):  # Triton launches on the current one; the guard is not free
                 return kernel(geometry, *args)
         return kernel(geometry, *args)

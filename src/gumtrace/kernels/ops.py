@@ -37,7 +37,7 @@ def new_seed(device: torch.device, generator: torch.Generator | None) -> Tensor:
     if source.type not in ("cpu", "cuda"):  # their integers are not all 64 bits wide
         source = torch.device("cpu")
     seed = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=source, generator=generator)
-    return seed if source == device else seed.to(device)
+    return seed.to(device)
 
 
 # The operators -------------------------------------------------------------------------------------
@@ -182,18 +182,15 @@ def _log_prob_backward(ctx, grad, _):
     if grad is None:
         return (None,) * 5
     logits, winners, links, kept = ctx.saved_tensors
-    return None, None, log_prob_to_logits(ctx.geometry, logits, winners, links, kept, grad), None, None
-
-
-def log_prob_to_logits(geometry, logits: Tensor, winners: Tensor, links: Tensor, kept: Tensor, grad: Tensor) -> Tensor:
-    """The gradient of `log_prob`, (batch, keys), from that of its first result and what it kept."""
     if not torch.is_grad_enabled():
-        return log_prob_grad(*geometry, logits, winners, links, kept, grad)
-    x = repeat(logits, winners.shape[0])
-    totals = log_totals(*geometry, x, winners, links)
-    lost = to_keys(*geometry, winners, links, -totals, x, grad[:, None].expand_as(totals))
-    won = _won(geometry, winners, links).to(x.dtype)
-    return _sum_samples(won * grad[:, None] - lost, logits.shape[0])
+        grad = log_prob_grad(*ctx.geometry, logits, winners, links, kept, grad)
+    else:
+        x = repeat(logits, winners.shape[0])
+        totals = log_totals(*ctx.geometry, x, winners, links)
+        lost = to_keys(*ctx.geometry, winners, links, -totals, x, grad[:, None].expand_as(totals))
+        won = _won(ctx.geometry, winners, links).to(x.dtype)
+        grad = _sum_samples(won * grad[:, None] - lost, logits.shape[0])
+    return None, None, grad, None, None
 
 
 def _save_decisions(ctx, inputs, output):

@@ -102,15 +102,9 @@ class Structure(WithoutReplacement):
         return new
 
     def _rows(self) -> Tensor:
-        return self._as_rows(self._x)
-
-    def _fixed_rows(self) -> Tensor:
-        return self._as_rows(self._x.detach())  # in this order autograd sees no view
-
-    def _as_rows(self, x: Tensor) -> Tensor:
-        if x.dim() == 2 and self._key_dim == 1:
-            return x  # a view of the same shape would be one more node for autograd
-        return x.reshape(self.batch_shape.numel(), self._geometry.keys)
+        if self._x.dim() == 2 and self._key_dim == 1:
+            return self._x  # a view of the same shape would be one more node for autograd, here and below
+        return self._x.reshape(self.batch_shape.numel(), self._geometry.keys)
 
     def _row_sizes(self) -> Tensor | None:
         return None if self._sizes is None else self._sizes.reshape(-1)
@@ -158,7 +152,7 @@ class Structure(WithoutReplacement):
     def sample_trace(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Trace:
         """Traces of independent runs."""
         shape, items = self._items(sample_shape)
-        rows = self._fixed_rows()
+        rows = self._rows().detach()
         seed = ops.new_seed(rows.device, generator)
         return self._finish(shape, *ops.sample(*self._geometry_args, rows, self._row_sizes(), items, seed))
 
@@ -201,18 +195,18 @@ class Structure(WithoutReplacement):
     def _finish(self, shape: torch.Size, winners: Tensor, links: Tensor, status: Tensor) -> Trace:
         if self._may_sync and status.any():
             self._raise_for_status(status)
-        if len(shape) == 1:
-            return Trace(self._layout, winners, links, self._owner)
-        geometry = self._layout.geometry
-        shaped = winners.reshape(*shape, geometry.winner_slots), links.reshape(*shape, geometry.link_slots)
-        return Trace(self._layout, *shaped, self._owner).remember_rows(winners, links)
+        if len(shape) != 1:
+            geometry = self._layout.geometry
+            winners, links = winners.reshape(*shape, geometry.winner_slots), links.reshape(*shape, geometry.link_slots)
+        return Trace(self._layout, winners, links, self._owner)
 
     # Log-probabilities -----------------------------------------------------------------------------
 
     def trace_log_prob(self, trace: Trace) -> Tensor:
         """log P(T), sample + batch."""
         self._check_trace(trace)
-        return formula.trace_log_prob(self._x, self.batch_shape.numel(), trace)
+        log_prob, shape = formula.trace_log_prob(self._rows(), trace), trace.shape
+        return log_prob if len(shape) == 1 else log_prob.reshape(shape)
 
     def decision_log_totals(self, trace: Trace) -> Tensor:
         """log Λ of every decision, sample + batch + decisions; 0 where there was none."""
@@ -289,7 +283,7 @@ class Structure(WithoutReplacement):
 
     def _check_feasible(self) -> None:
         """No nan among the keys that race, and enough of them for the algorithm to end well."""
-        rows = self._fixed_rows()
+        rows = self._rows().detach()
         status = ops.check_logits(*self._geometry_args, rows)
         self._raise_for_status(status * (status == NOT_A_NUMBER))
         if status.any():  # some keys are idle: see whether the others are enough

@@ -11,47 +11,14 @@ from torch import Tensor
 
 from gumtrace.kernels import ops
 from gumtrace.kernels.geometry import Geometry, flatten_geometry
-from gumtrace.kernels.operators import is_plain
 from gumtrace.traces.trace import Trace
 
-FlatGeometry = tuple[list[int], Tensor | None]
-
-# Every function but the first works on flat batches: logits (batch, keys), traces and G (items, ...), with
-# items = samples x batch.
+# Every function works on flat batches: logits (batch, keys), traces and G (items, ...), items = samples x batch.
 
 
-def trace_log_prob(x: Tensor, batch: int, trace: Trace) -> Tensor:
-    """log P(T), sample + batch, for logits (*batch, *keys) of so many items."""
-    geometry, (winners, links), shape = flatten_geometry(trace.layout.geometry), trace.rows(), trace.shape
-    if x.requires_grad and torch.is_grad_enabled() and is_plain([x, winners, links]):
-        return _LogProb.apply(geometry, batch, x, winners, links, shape)  # type: ignore[return-value]
-    log_prob = ops.log_prob(*geometry, _as_rows(x, batch, geometry), winners, links)[0]
-    return log_prob if len(shape) == 1 else log_prob.reshape(shape)
-
-
-class _LogProb(torch.autograd.Function):
-    """The same in one node: autograd would keep the reshapes before and after it as nodes of their own."""
-
-    @staticmethod
-    def forward(ctx, geometry: FlatGeometry, batch: int, x: Tensor, winners: Tensor, links: Tensor, shape: torch.Size):
-        rows = _as_rows(x, batch, geometry)
-        log_prob, kept = ops.log_prob.run(x.device.type, *geometry, rows, winners, links)
-        ctx.geometry, ctx.batch = geometry, batch
-        ctx.save_for_backward(x, winners, links, kept)
-        return log_prob if len(shape) == 1 else log_prob.reshape(shape)
-
-    @staticmethod
-    def backward(ctx, *grads):
-        x, winners, links, kept = ctx.saved_tensors
-        grad = grads[0] if grads[0].dim() == 1 else grads[0].reshape(-1)
-        rows = _as_rows(x, ctx.batch, ctx.geometry)
-        grad = ops.log_prob_to_logits(ctx.geometry, rows, winners, links, kept, grad)
-        return None, None, grad if grad.shape == x.shape else grad.reshape(x.shape), None, None, None
-
-
-def _as_rows(x: Tensor, batch: int, geometry: FlatGeometry) -> Tensor:
-    keys = geometry[0][1]
-    return x if x.shape == (batch, keys) else x.reshape(batch, keys)
+def trace_log_prob(logits: Tensor, trace: Trace) -> Tensor:
+    """log P(T), (items,)."""
+    return ops.log_prob(*flatten_geometry(trace.layout.geometry), logits, *trace.rows())[0]
 
 
 def conditional(

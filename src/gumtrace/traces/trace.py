@@ -43,7 +43,6 @@ class Trace:
     links: Tensor  # (*S, link_slots) int32
     owner: Any = None  # token of the distribution that made it, which need not validate it
     _versions: Any = field(init=False, repr=False, default=None)  # of the tensors, when it was made
-    _rows: Any = field(init=False, repr=False, default=None)  # the same memory, as `rows` gives it
 
     def __post_init__(self) -> None:
         if self.owner is not None:
@@ -51,10 +50,9 @@ class Trace:
 
     def _current_versions(self) -> list[int] | None:
         """Counts of the in-place writes to its tensors; None where torch keeps none."""
-        a, b = self.choices, self.links
-        if is_traced([a, b]):
+        if is_traced([self.choices, self.links]):
             return None
-        return [-1 if a.is_inference() else a._version, -1 if b.is_inference() else b._version]
+        return [-1 if x.is_inference() else x._version for x in (self.choices, self.links)]
 
     def made_by(self, owner: Any) -> bool:
         """Whether the distribution that has this token made it, and nothing was written into it since."""
@@ -131,16 +129,8 @@ class Trace:
         """Choices and links with sample + batch flattened, as kernels take them."""
         if self.links.dim() == 2:
             return self.choices, self.links
-        if self._rows is not None:
-            return self._rows
         items = self.shape.numel()
         return self.choices.reshape(items, self.choices.shape[-1]), self.links.reshape(items, self.links.shape[-1])
-
-    def remember_rows(self, choices: Tensor, links: Tensor) -> "Trace":
-        """The tensors of which its own are views, so that `rows` need not make them again."""
-        if self._versions is not None and choices.is_contiguous() and links.is_contiguous():  # else its own are copies
-            object.__setattr__(self, "_rows", (choices, links))
-        return self
 
     def equals(self, other: "Trace") -> Tensor:
         """(*S) bool: the same decisions. Supernodes of an arborescence are numbered by the decisions alone, so there

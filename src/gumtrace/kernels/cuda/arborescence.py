@@ -36,7 +36,7 @@ from gumtrace.kernels.cuda.formula import (
     key_term,
     known,
 )
-from gumtrace.kernels.cuda.launch import quick, scratch
+from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add, total
 from gumtrace.kernels.geometry import DEVICE_ATTEMPTS
 
@@ -254,7 +254,7 @@ def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, s
     nodes = (None, None)
     if is_large(n):
         nodes = node_sums(geometry, winners, mode, beta, h, tile)
-    sums, scales = scratch(beta.device, *_rows(n, programs, beta.dtype))
+    sums, scales = _rows(n, programs, beta)
     where = (winners, links, sums, scales, *nodes, beta, beta.shape[0], h, alpha, out, log_prob, z, seed, stream)
     sizes = (items, n, geometry.winner_slots, geometry.root)
     _up[(programs,)](*where, *sizes, MODE=mode, N=tile, ROWS=256 * warps // tile, num_warps=warps, **EXACT)
@@ -265,8 +265,8 @@ def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, see
     if n == 0:
         return
     tile, warps, programs = layout(n, items, winners.device)
-    parts = (*_rows(n, programs, beta.dtype), (torch.int8, programs * n * n))
-    sums, scales, held = scratch(beta.device, *parts)
+    sums, scales = _rows(n, programs, beta)
+    held = torch.empty(scales.shape, dtype=torch.int8, device=beta.device)
     number = None
     if is_large(n) and items <= programs:  # each has its own memory
         number = torch.empty(items, 2, dtype=torch.int32, device=beta.device)
@@ -295,5 +295,6 @@ def redraw(geometry, logits, sizes, winners, links, seed, g, totals, z, failed):
             down(geometry, winners, links, CONDITIONAL, z, None, logits, None, None, g, None, seed, stream, only)
 
 
-def _rows(n, programs, dtype):
-    return (dtype, programs * n * n), (torch.int32, programs * n * n)
+def _rows(n, programs, like):
+    sums = torch.empty(programs, n * n, dtype=like.dtype, device=like.device)
+    return sums, torch.empty(programs, n * n, dtype=torch.int32, device=like.device)

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from gumtrace.kernels.cuda.arborescence_turn import is_large, turn, wanted
 from gumtrace.kernels.cuda.formula import EXACT
-from gumtrace.kernels.cuda.launch import power_of_2, quick, scratch
+from gumtrace.kernels.cuda.launch import power_of_2, quick
 from gumtrace.kernels.cuda.noise import noisy, row_of
 from gumtrace.kernels.cuda.order import code, decode, least
 
@@ -288,13 +288,13 @@ def trace(geometry, source, sizes, seed, winners, links, status, only=None):
         status.zero_()
         return
     tile, warps, programs = layout(n, items, source.device)
-    half = programs * (n // 2 * n)
-    parts = ((source.dtype, programs * n * n), (torch.float64, half), (torch.int16, half))
-    turned, weights, targets = scratch(source.device, *parts)
+    turned = torch.empty(programs, n * n, dtype=source.dtype, device=source.device)
+    weights = torch.empty(programs, n // 2 * n, dtype=torch.float64, device=source.device)
+    targets = torch.empty(programs, n // 2 * n, dtype=torch.int16, device=source.device)
     read = (source, source.shape[0], sizes, 1 if sizes is None else sizes.shape[0], seed, only, turned)
     extent, tiles = (None, None, None, 1), 1
     if is_large(n) and items <= programs:  # each has its own memory
-        extent = turn(*read, items, n, geometry.root)
+        extent = turn(*read, n, geometry.root)
         tiles = triton.next_power_of_2(extent[-1])
     what = (*extent, weights, targets, winners, links, status, items, n, geometry.winner_slots, geometry.root)
     _trace[(programs,)](*read, *what, N=tile, BLOCK=128 * warps, TILES=tiles, num_warps=warps, **EXACT)

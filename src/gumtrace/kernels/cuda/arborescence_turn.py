@@ -64,11 +64,11 @@ def is_large(n):
     return n > ONE_PROGRAM
 
 
-def turn(source, rows, sizes, size_rows, seed, only, turned, items, n, root):
+def turn(source, rows, sizes, size_rows, seed, only, turned, n, root):
     """Write `turned`; returns the least, the largest, what is wrong, (items, tiles), and the number of tiles."""
     tiles = triton.cdiv(n, SIDE) ** 2
-    low, high = (torch.empty(items, tiles, dtype=source.dtype, device=source.device) for _ in range(2))
-    wrong = torch.empty(items, tiles, dtype=torch.int32, device=source.device)
+    low, high = (torch.empty(len(turned), tiles, dtype=source.dtype, device=source.device) for _ in range(2))
+    wrong = torch.empty(len(turned), tiles, dtype=torch.int32, device=source.device)
     where = (source, rows, sizes, size_rows, seed, only, turned, low, high, wrong, n, root)
-    _turn[(items * tiles,)](*where, SIDE=SIDE, num_warps=4, **EXACT)
+    _turn[(len(turned) * tiles,)](*where, SIDE=SIDE, num_warps=4, **EXACT)
     return low, high, wrong, tiles

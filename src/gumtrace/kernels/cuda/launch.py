@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 import triton
-from torch import Tensor
 from triton.runtime import driver
 
 
@@ -17,17 +16,14 @@ def quick(kernel: Any) -> Any:
     arguments are of the same kinds as those of one before takes what was compiled for that. Settings of Triton
     that change afterwards (debugging, instrumentation) do not reach it.
     """
-    return Quick(kernel) if _on_cuda(kernel) else kernel
-
-
-def _on_cuda(kernel: Any) -> bool:
-    return isinstance(kernel, triton.JITFunction) and torch.version.hip is None  # else interpreted, or other kinds
+    on_cuda = isinstance(kernel, triton.JITFunction) and torch.version.hip is None  # else interpreted, or other kinds
+    return Quick(kernel) if on_cuda else kernel
 
 
 class Quick:
     def __init__(self, kernel: Any):
         self.kernel = kernel
-        self.compiled: dict[tuple, tuple[Any, tuple]] = {}  # by kinds of arguments: its launch, and its constants
+        self.compiled: dict[tuple, tuple[Any, tuple]] = {}  # by kinds of arguments: the kernel, and its constants
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         return partial(self._launch, grid)
@@ -35,104 +31,43 @@ class Quick:
     def _launch(self, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
         active = driver.active
         device = active.get_current_device()
-        kinds: list[Any] = [device, *options]
+        kinds: list[Any] = [device]
         values: list[int | None] = []
-        bits = 0  # of all pointers
         for x in args:
             if x is None:
                 kinds.append(None)
                 values.append(None)
-            elif type(x) is int:  # what Triton tells apart: 1, multiples of 16, others, and those beyond 32 bits
-                kinds.append((0 if x == 1 else 1 if x & 15 else 2) if x < 2**31 else 3 if x & 15 else 4)
+            elif type(x) is int:
+                kinds.append(kind_of(x))
                 values.append(x)
             else:
                 pointer = x.data_ptr()
                 kinds.append(x.dtype)
+                kinds.append(pointer % 16 == 0)
                 values.append(pointer)  # the launcher need not ask the tensor, nor the driver, once more
-                bits |= pointer
-        for value in options.values():
+        for name, value in options.items():
+            kinds.append(name)
             kinds.append(getattr(value, "value", value))  # of a constexpr: comparing two of them is slow
-        if bits & 15:  # rarely: which of the tensors are aligned
-            kinds.append(tuple([type(value) is int and value & 15 == 0 for value in values]))
         key = tuple(kinds)
         found = self.compiled.get(key)
         if found is not None:
-            launch, constants = found
-            launch(grid, active.get_current_stream(device), values, constants)
+            kernel, constants = found
+            x, y, z = (*grid, 1, 1)[:3]
+            kernel[x, y, z](*values, *constants, stream=active.get_current_stream(device))
             return
         if any(parameter.is_constexpr for parameter in self.kernel.params[: len(args)]):
             raise TypeError("constants of a kernel are passed by name: kinds say nothing of their values")
         kernel = self.kernel[grid](*args, **options)
         if kernel is not None:
             names = self.kernel.arg_names[len(args) :]
-            self.compiled[key] = launcher(kernel), tuple(options[name] for name in names)
+            self.compiled[key] = kernel, tuple(options[name] for name in names)
 
 
-def launcher(kernel: Any) -> Callable[[tuple[int, ...], int, list, tuple], None]:
-    """(grid, stream, values, constants) -> None: launches what Triton compiled.
-
-    As kernel[grid](*values, *constants, stream=stream) does, which makes a function and a description of the launch for
-    hooks each time; without hooks nobody reads it. Where a version of Triton has no such parts, it is done that way.
-    """
-
-    def launch(grid: tuple[int, ...], stream: int, values: list, constants: tuple) -> None:
-        x, y, z = (*grid, 1, 1)[:3]
-        kernel[x, y, z](*values, *constants, stream=stream)
-
-    runtime = getattr(getattr(triton, "knobs", None), "runtime", None)
-    if any(not hasattr(kernel, name) for name in ("run", "function", "packed_metadata")) or not (
-        hasattr(runtime, "launch_enter_hook") and hasattr(runtime, "launch_exit_hook")
-    ):
-        return launch
-    run, function, packed = kernel.run, kernel.function, kernel.packed_metadata
-
-    def launch_at_once(grid: tuple[int, ...], stream: int, values: list, constants: tuple) -> None:
-        if hooked(runtime.launch_enter_hook) or hooked(runtime.launch_exit_hook):
-            return launch(grid, stream, values, constants)
-        x, y, z = grid if len(grid) == 3 else (*grid, 1, 1)[:3]
-        run(x, y, z, stream, function, packed, None, None, None, *values, *constants)
-
-    return launch_at_once
-
-
-def hooked(hook: Any) -> bool:
-    """Whether it does anything: a chain of hooks may be empty."""
-    return hook is not None and getattr(hook, "calls", True) != []
-
-
-class Part:
-    """Some of a tensor's memory, as a launch takes it: a view of torch would take the host as long as a tensor."""
-
-    __slots__ = ("dtype", "pointer", "whole")
-
-    def __init__(self, whole: Tensor, pointer: int, dtype: torch.dtype):
-        self.whole, self.pointer, self.dtype = whole, pointer, dtype  # the memory is there as long as the tensor is
-
-    def data_ptr(self) -> int:
-        return self.pointer
-
-
-@triton.jit
-def _nothing():
-    pass
-
-
-COMPILED = _on_cuda(_nothing)
-
-
-def scratch(device: torch.device, *parts: tuple[torch.dtype, int]) -> list[Any]:
-    """Memory for a launch, in parts of so many numbers each: one allocation. Tensors where kernels are interpreted."""
-    if not COMPILED:
-        return [torch.empty(count, dtype=dtype, device=device) for dtype, count in parts]
-    starts, end = [], 0
-    for dtype, count in parts:
-        starts.append(-(-end // 16) * 16)  # Triton compiles anew for what does not start at a multiple of 16
-        end = starts[-1] + count * dtype.itemsize
-    whole = torch.empty(end, dtype=torch.int8, device=device)
-    first = whole.data_ptr()
-    return [Part(whole, first + start, dtype) for start, (dtype, _) in zip(starts, parts, strict=True)]
+def kind_of(size: int) -> int:
+    """What Triton tells apart: 1, multiples of 16, others, and those beyond 32 bits. Sizes are not negative."""
+    return 0 if size == 1 else 1 + (size % 16 == 0) + 2 * (size >= 2**31)
 
 
 def power_of_2(n: int) -> int:
-    """The least one that is at least n. Triton's own function, `cdiv` too, takes ten times as long on the host."""
+    """The least one that is at least n."""
     return 1 << max(n - 1, 0).bit_length()

@@ -25,7 +25,7 @@ from gumtrace.kernels.cuda.formula import (
     store_idle,
     winner_code,
 )
-from gumtrace.kernels.cuda.launch import power_of_2, quick, scratch
+from gumtrace.kernels.cuda.launch import power_of_2, quick
 from gumtrace.kernels.cuda.noise import row_of
 from gumtrace.kernels.cuda.order import code, decode, smaller
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add
@@ -35,8 +35,8 @@ from gumtrace.kernels.cuda.spanning_tree_trace import shape_of, tile_of
 MOST_NODES = 2048  # one program has a number for each
 ONE_PROGRAM = 128  # nodes of the largest graphs that are always one program's
 PACKED = 512  # of those that can be: a node has 9 bits of an integer
-# Items from which on they are. At n = 500 on an NVIDIA H200 a step takes a program 1.1 ms, however many items there
-# are, up to four a multiprocessor; several programs an item fill the device with 64, and take some 6 us for each more.
+# From so many items on they are one program's. At n = 500 on an NVIDIA H200 a step takes a program 1.1 ms, however many
+# items there are, up to four a multiprocessor; several programs an item take 0.5 ms for 64 items and 1.0 for 128.
 MANY = 192
 
 
@@ -290,8 +290,8 @@ def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, s
         where = (winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream)
         return spanning_tree_sums.up(geometry, *where)
     shape, warps = _tiles(geometry)
-    memory = _scratch(winners, shape, beta.dtype)
-    where = (winners, *memory, beta, beta.shape[0], h, alpha, out, log_prob, z, seed, stream, *shape_of(geometry))
+    scratch = _scratch(winners, shape, beta.dtype)
+    where = (winners, *scratch, beta, beta.shape[0], h, alpha, out, log_prob, z, seed, stream, *shape_of(geometry))
     _up[(winners.shape[0],)](*where, MODE=mode, **shape, num_warps=warps, **EXACT)
 
 
@@ -300,8 +300,8 @@ def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, see
         where = (winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream)
         return spanning_tree_tiles.down(geometry, *where)
     shape, warps = _tiles(geometry)
-    memory = _scratch(winners, shape, beta.dtype, 2 if mode is CONDITIONAL else 1)
-    where = (winners, *memory, alpha, h, beta, beta.shape[0], grad, g, out, more, seed, stream, *shape_of(geometry))
+    scratch = _scratch(winners, shape, beta.dtype, 2 if mode == CONDITIONAL else 1)
+    where = (winners, *scratch, alpha, h, beta, beta.shape[0], grad, g, out, more, seed, stream, *shape_of(geometry))
     _down[(winners.shape[0],)](*where, MODE=mode, **shape, num_warps=warps, **EXACT)
 
 
@@ -314,6 +314,5 @@ def _tiles(geometry):
 
 def _scratch(winners, shape, dtype, rows=1):
     """Rows of odd length: the compiler then sees no vectors in them, and keeps all tiles in one layout."""
-    items, width = winners.shape[0], shape["W"]
-    tables, sums = items * ((shape["LEVELS"] + 2) * width + 1), items * (rows * width + 1)
-    return scratch(winners.device, (torch.int32, tables), (dtype, sums))
+    widths = {torch.int32: (shape["LEVELS"] + 2) * shape["W"] + 1, dtype: rows * shape["W"] + 1}
+    return [torch.empty(winners.shape[0], width, dtype=kind, device=winners.device) for kind, width in widths.items()]

@@ -3,7 +3,7 @@
 Of a tile of pairs it takes two numbers a node and level to know their merges (spanning_tree_levels.py). What is summed
 by merge is first summed by node and level, at the node by whose reach the pair is joined. Many nodes have the same
 reach, in no order: their sums are added as integers, which add up to the same in any order. The unit is 2^(e - BITS),
-where e is the largest exponent at the merge.
+where e is the largest exponent at the merge: the sum of m numbers is exact to m 2^-46 of the largest, in float64 too.
 """
 
 import torch

@@ -124,7 +124,9 @@ def _spread(
     apart, x = pair, v_key
     if MODE != SPREAD:
         x = tl.load(beta + row_of(item, rows) * n * n + key, mask=inside, other=float("-inf"))
-        apart = apart & (x == x)  # always so, but thus the compiler keeps the tile as it is read, four keys a thread
+        apart = apart & (
+            x == x
+        )  # a nan has no share; and thus the compiler keeps the tile as it is read, four keys a thread
     for level in range(levels):
         place = item * (LEVELS + 1) * n + level * n
         meet, reach_u, reach_v = met(part, reach, place, u, v, apart, n)
@@ -138,7 +140,7 @@ def _spread(
     won = pair_of(farthest) == number_of(u[:, None], v[None, :])
     cap = key
     if MODE == CONDITIONAL:
-        cap = tl.load(caps + item * n + merge_of(farthest), mask=pair & (apart == 0), other=0.0)
+        cap = tl.load(caps + item * n + merge_of(farthest), mask=pair & (apart == 0) & (x == x), other=0.0)
         cap = code(cap) - (won == 0).to(tl.int32)
     # all of the tile, by a mask that is known four keys at a time
     finish_read_keys(x, v_key, e_key, cap, won, grad, g, out, more, seed, stream, item, n * n, key, inside, MODE)
