@@ -157,3 +157,14 @@ def test_structure_log_prob(name):
 
     assert gradcheck(log_prob, logits)
     assert gradgradcheck(log_prob, logits)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_log_probabilities_may_be_written_into(shape):
+    """They are no views made inside a function of autograd."""
+    logits = torch.zeros(4, 4, requires_grad=True)
+    d = gt.SpanningTree(logits)
+    log_prob = d.trace_log_prob(d.sample_trace(shape))
+    log_prob += 1
+    log_prob.sum().backward()
+    assert logits.grad is not None
