@@ -33,7 +33,7 @@ def test_the_same_numbers(estimator, samples, leave_one_out, dtype):
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-def test_how_many_nodes_there_are():
+def test_losses_and_scores_are_one_node():
     logits = torch.zeros(3, 4, 4, requires_grad=True)
     node = E.TraceREINFORCE(samples=2)(gt.SpanningTree(logits), lambda x: x[..., 0, 1]).grad_fn
     names = []
