@@ -3,8 +3,8 @@
 Rows propose as in matching.py, but all free rows at once: in a round each finds the best of the columns that would have
 it, and each column keeps the best of its proposals. The matching is the same, whatever the order. Free rows are about
 0.4 times as many after each round, so that a program an item is soon enough for those that are left: the last of the
-launches, of which the number is fixed. That is repeated in rounds, as long as these are few, and ends as matching.py does:
-where rows agree on what is best, a round serves one. The first round draws the noise and stores it.
+launches, of which the number is fixed. That is repeated in rounds, as long as these are few, and ends as matching.py
+does: where rows agree on what is best, a round serves one. The first round draws the noise and stores it.
 """
 
 import torch
