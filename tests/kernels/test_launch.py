@@ -31,8 +31,12 @@ class Compiled:
     def __init__(self, kernel, number):
         self.kernel, self.number = kernel, number
 
-    def __getitem__(self, grid):
-        return lambda *args, stream: self.kernel.launched.append((self.number, grid, args, stream))
+    function, packed_metadata = "a function of the driver", "its warps and shared memory"
+
+    def run(self, x, y, z, stream, function, packed_metadata, told, before, after, *args):
+        assert (function, packed_metadata) == (self.function, self.packed_metadata)
+        assert (told, before, after) == (None, None, None)
+        self.kernel.launched.append((self.number, (x, y, z), args, stream))
 
 
 @pytest.fixture

@@ -8,13 +8,15 @@ import torch
 import triton
 from triton.runtime import driver
 
+NO_HOOKS = (None, None, None)  # what they would be told of a launch; before it; after it
+
 
 def quick(kernel: Any) -> Any:
     """A kernel of `triton.jit`, launched as before: kernel[grid](*tensors_and_sizes, **constants_and_options).
 
     Triton binds, describes and compares all arguments and every global of a kernel at each launch. Here a launch whose
-    arguments are of the same kinds as those of one before takes what was compiled for that. Settings of Triton
-    that change afterwards (debugging, instrumentation) do not reach it.
+    arguments are of the same kinds as those of one before takes what was compiled for that, and goes to its launcher.
+    Settings of Triton that change afterwards (debugging) and its hooks (instrumentation) do not reach it.
     """
     on_cuda = isinstance(kernel, triton.JITFunction) and torch.version.hip is None  # else interpreted, or other kinds
     return Quick(kernel) if on_cuda else kernel
@@ -23,7 +25,7 @@ def quick(kernel: Any) -> Any:
 class Quick:
     def __init__(self, kernel: Any):
         self.kernel = kernel
-        self.compiled: dict[tuple, tuple[Any, tuple]] = {}  # by kinds of arguments: the kernel, and its constants
+        self.compiled: dict[tuple, tuple[Any, tuple]] = {}  # by kinds of arguments: the compiled kernel, its constants
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         return partial(self._launch, grid)
@@ -53,7 +55,8 @@ class Quick:
         if found is not None:
             kernel, constants = found
             x, y, z = (*grid, 1, 1)[:3]
-            kernel[x, y, z](*values, *constants, stream=active.get_current_stream(device))
+            to = (active.get_current_stream(device), kernel.function, kernel.packed_metadata)
+            kernel.run(x, y, z, *to, *NO_HOOKS, *values, *constants)
             return
         if any(parameter.is_constexpr for parameter in self.kernel.params[: len(args)]):
             raise TypeError("constants of a kernel are passed by name: kinds say nothing of their values")
