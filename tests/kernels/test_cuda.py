@@ -173,11 +173,11 @@ def test_conditional_gives_the_trace_back(geometry, dtype, kind):
 
 
 @pytest.mark.parametrize("kind", ["random", "ties", "masked"])
-def test_arborescence_heads(kind):
+def test_arborescence_edges(kind):
     geometry = arborescence(9, 2)
     _, _, (winners, links, _) = cpu_traces(geometry, kind, torch.float32)
-    ours = cuda.arborescence_heads(geometry, *on(DEVICE, winners, links))
-    assert torch.equal(ours.cpu(), cpu.arborescence_heads(geometry, winners, links))
+    ours = cuda.arborescence_edges(geometry, *on(DEVICE, winners, links))
+    assert torch.equal(ours.cpu(), cpu.arborescence_edges(geometry, winners, links))
 
 
 @pytest.mark.parametrize("kernel", ["cpu", "cuda"])

@@ -71,7 +71,7 @@ def results(ops, geometry, x, winners, links):
             {} if isinstance(geometry, BinaryTreeGeometry) else {"indicator": ops.indicator(geometry, winners, x.dtype)}
         ),
         **(
-            {"heads": ops.arborescence_heads(geometry, winners, links)}
+            {"edges": ops.arborescence_edges(geometry, winners, links)}
             if isinstance(geometry, ArborescenceGeometry)
             else {}
         ),

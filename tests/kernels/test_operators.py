@@ -133,7 +133,7 @@ def calls(d):
     if d.has_distinct_kernel:
         found[ops.distinct] = (rows(x), sizes, 6, seed)
     if isinstance(d, gt.Arborescence):
-        found[ops.arborescence_heads] = (winners, links)
+        found[ops.arborescence_edges] = (winners, links)
     return {operator: (*head, *args) for operator, args in found.items()}
 
 

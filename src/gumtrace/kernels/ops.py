@@ -108,8 +108,8 @@ indicator = Operator(
     [ITEMS],
     lambda geometry, winners, dtype: winners.new_empty(winners.shape[0], geometry.keys, dtype=dtype),
 )
-arborescence_heads = Operator(
-    "arborescence_heads",
+arborescence_edges = Operator(
+    "arborescence_edges",
     TRACE,
     [ITEMS],
     lambda geometry, winners, links: winners.new_empty(winners.shape[0], geometry.nodes),

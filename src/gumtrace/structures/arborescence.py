@@ -61,7 +61,7 @@ class Arborescence(Structure):
         n, root = trace.layout.event_shape[-1], trace.layout.geometry.root
         child = torch.arange(n - 1, device=trace.device) if n else torch.arange(0, device=trace.device)
         child = child + (child >= root)
-        parent = _heads(trace).long().reshape(*trace.shape, n)[..., child]
+        parent = (_entering(trace).long() // max(n, 1)).reshape(*trace.shape, n)[..., child]
         return torch.stack([parent, torch.where(parent >= 0, child, -1)], -2)
 
     def _trace_layout(self, key_shape):
@@ -213,12 +213,12 @@ def _around(node: int, links: list[int]) -> int:
     return node
 
 
-def _heads(trace: Trace) -> Tensor:
-    """(items, n) int32: the parent of each node, -1 for none."""
-    return ops.arborescence_heads(*geometry.flatten_geometry(trace.layout.geometry), *trace.rows())
+def _entering(trace: Trace) -> Tensor:
+    """(items, n) int32: the edge that enters each node, by its key; -1 for none."""
+    return ops.arborescence_edges(*geometry.flatten_geometry(trace.layout.geometry), *trace.rows())
 
 
 def _adjacency(trace: Trace) -> Tensor:
-    head, n = _heads(trace), trace.layout.event_shape[-1]
-    node = torch.arange(n, dtype=head.dtype, device=head.device)
-    return (head[:, None, :] == node[:, None]).to(trace.layout.dtype).reshape(*trace.shape, n, n)
+    layout = trace.layout
+    rows = ops.indicator(*geometry.flatten_geometry(layout.geometry), _entering(trace), layout.dtype)
+    return rows.reshape(*trace.shape, *layout.event_shape)

@@ -102,9 +102,12 @@ class Structure(WithoutReplacement):
         return new
 
     def _rows(self) -> Tensor:
-        if self._x.dim() == 2 and self._key_dim == 1:
-            return self._x  # a view of the same shape would be one more node for autograd, here and below
-        return self._x.reshape(self.batch_shape.numel(), self._geometry.keys)
+        return self._as_rows(self._x)
+
+    def _as_rows(self, x: Tensor) -> Tensor:
+        if x.dim() == 2 and self._key_dim == 1:
+            return x  # a view of the same shape would be one more node for autograd, here and below
+        return x.reshape(self.batch_shape.numel(), self._geometry.keys)
 
     def _row_sizes(self) -> Tensor | None:
         return None if self._sizes is None else self._sizes.reshape(-1)
@@ -152,7 +155,7 @@ class Structure(WithoutReplacement):
     def sample_trace(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Trace:
         """Traces of independent runs."""
         shape, items = self._items(sample_shape)
-        rows = self._rows().detach()
+        rows = self._as_rows(self._x.detach())
         seed = ops.new_seed(rows.device, generator)
         return self._finish(shape, *ops.sample(*self._geometry_args, rows, self._row_sizes(), items, seed))
 

@@ -273,8 +273,8 @@ def _list_groups(geometry, winners, links, keys, offsets, parent, decision):
 
 
 @jit
-def _heads(winners, links, n, head):
-    """head[v]: where the edge into v comes from once all cycles are opened again, -1 for the root and for padding.
+def _entering(winners, links, n, entering):
+    """entering[v]: the edge into v once all cycles are opened again, -1 for the root and for padding.
 
     From the outside in: the edge that enters a cycle replaces the winner of the member it enters.
     """
@@ -289,10 +289,10 @@ def _heads(winners, links, n, head):
             if inner >= 0:
                 edge[inner] = edge[s]
     for v in range(n):
-        head[v] = edge[v] // n if edge[v] >= 0 else -1
+        entering[v] = max(edge[v], -1)
 
 
 @kernel
-def heads(start, stop, geometry, winners, links, head):
+def entering(start, stop, geometry, winners, links, edges):
     for i in range(start, stop):
-        _heads(winners[i], links[i], geometry.nodes, head[i])
+        _entering(winners[i], links[i], geometry.nodes, edges[i])

@@ -114,11 +114,11 @@ def indicator(geometry: Geometry, winners: Tensor, dtype: torch.dtype) -> Tensor
     return out.to(winners.device, dtype)
 
 
-def arborescence_heads(geometry: ArborescenceGeometry, winners: Tensor, links: Tensor) -> Tensor:
-    """(items, n): the node each node's edge comes from, -1 for none."""
-    head = torch.empty(len(winners), geometry.nodes, dtype=torch.int32)
-    run(arborescence.heads, len(winners), geometry.nodes, geometry, _array(winners), _array(links), head.numpy())
-    return head.to(winners.device)
+def arborescence_edges(geometry: ArborescenceGeometry, winners: Tensor, links: Tensor) -> Tensor:
+    """(items, n): the edge of the tree that enters each node, by its key; -1 for none."""
+    edges = torch.empty(len(winners), geometry.nodes, dtype=torch.int32)
+    run(arborescence.entering, len(winners), geometry.nodes, geometry, _array(winners), _array(links), edges.numpy())
+    return edges.to(winners.device)
 
 
 def log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor) -> tuple[Tensor, Tensor]:

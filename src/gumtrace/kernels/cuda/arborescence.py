@@ -1,5 +1,5 @@
 """Arborescences: what a trace sums to and hands out, and G | T drawn until it gives the trace back. How a trace and its
-tree are found is in arborescence_trace.py and arborescence_heads.py.
+tree are found is in arborescence_trace.py and arborescence_edges.py.
 
 Decisions are supernodes, members before the cycle that holds them. Key (u, v) raced in those that hold v and not u.
 So a supernode has a row of numbers, one for each source outside: `up` adds the members' rows and drops the sources that
@@ -11,8 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from gumtrace.kernels.cuda.arborescence_heads import around
-from gumtrace.kernels.cuda.arborescence_heads import heads as heads  # of this structure's functions,
+from gumtrace.kernels.cuda.arborescence_edges import around
+from gumtrace.kernels.cuda.arborescence_edges import entering as entering  # of this structure's functions,
 from gumtrace.kernels.cuda.arborescence_recheck import recheck
 from gumtrace.kernels.cuda.arborescence_tiles import (
     from_cycles,

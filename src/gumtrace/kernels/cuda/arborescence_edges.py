@@ -18,7 +18,7 @@ def around(links, slot, mask, slots):
 
 @quick
 @triton.jit(do_not_specialize=["n", "slots"])
-def _heads(winners, links, head, n, slots, N: tl.constexpr):
+def _entering(winners, links, edges, n, slots, N: tl.constexpr):
     """From the outside in: the edge that enters a cycle replaces the winner of the member it enters."""
     item = tl.program_id(0).to(tl.int64)
     links += item * slots
@@ -34,11 +34,11 @@ def _heads(winners, links, head, n, slots, N: tl.constexpr):
             outer = around(links, inner, True, slots)
         edge = tl.where((slot == inner) & (outer == s) & (entering >= 0), entering, edge)
         s -= 1
-    tl.store(head + item * n + slot, tl.where(edge >= 0, edge // n, -1), mask=slot < n)
+    tl.store(edges + item * n + slot, tl.maximum(edge, -1), mask=slot < n)
 
 
-def heads(geometry, winners, links, head):
+def entering(geometry, winners, links, edges):
     if geometry.nodes > 0:
         tile, warps, _ = layout(geometry.nodes, winners.shape[0], winners.device)
-        where = (winners, links, head, geometry.nodes, geometry.winner_slots)
-        _heads[(winners.shape[0],)](*where, N=tile, num_warps=warps, **EXACT)
+        where = (winners, links, edges, geometry.nodes, geometry.winner_slots)
+        _entering[(winners.shape[0],)](*where, N=tile, num_warps=warps, **EXACT)

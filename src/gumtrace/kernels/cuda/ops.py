@@ -116,13 +116,13 @@ def sample(geometry: Geometry, logits: Tensor, sizes: Tensor | None, items: int,
     return out
 
 
-def arborescence_heads(geometry: ArborescenceGeometry, winners: Tensor, links: Tensor) -> Tensor:
+def arborescence_edges(geometry: ArborescenceGeometry, winners: Tensor, links: Tensor) -> Tensor:
     if not served(geometry):
-        return cpu.arborescence_heads(geometry, winners, links)
-    head = torch.empty(winners.shape[0], geometry.nodes, dtype=torch.int32, device=winners.device)
+        return cpu.arborescence_edges(geometry, winners, links)
+    edges = torch.empty(winners.shape[0], geometry.nodes, dtype=torch.int32, device=winners.device)
     if winners.shape[0] > 0:
-        arborescence.heads(geometry, winners, links, head)
-    return head
+        arborescence.entering(geometry, winners, links, edges)
+    return edges
 
 
 def log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor):
