@@ -165,7 +165,7 @@ def test_the_gradients_of_an_update(estimator, learn, training, data, monkeypatc
 def test_kernels_run_whatever_is_collected_first():
     """Doctests import them before the tests do: without a GPU they are to be interpreted by then."""
     first, one = str(Path(messages.__file__).parent), "is_that_of_torch and trees-False"
-    fresh = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    fresh = {name: value for name, value in os.environ.items() if not name.startswith(("TRITON_INTERPRET", "PYTEST_"))}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", first, __file__, "-k", one]
     run = subprocess.run(command, capture_output=True, text=True, env=fresh, cwd=Path(__file__).parents[3], timeout=300)
     assert run.returncode == 0, run.stdout
