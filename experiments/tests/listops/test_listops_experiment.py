@@ -15,10 +15,11 @@ import gumtrace as gt
 from gumtrace.estimators import ESTIMATORS
 from gumtrace_experiments import evaluate, train
 from gumtrace_experiments.listops import experiment as module
-from gumtrace_experiments.listops.expressions import VOCABULARY
+from gumtrace_experiments.listops.expressions import CLOSE, VOCABULARY
 from gumtrace_experiments.store.folder import read_metrics
 
 data, model = listops_runs.data, listops_runs.model
+OPERATORS = [VOCABULARY.index(name) for name in ("[MIN", "[MAX", "[MED")]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -55,7 +56,7 @@ def test_the_probability_of_an_arborescence_is_intractable(run):
         run("a", TINY.replace(estimator="StructureREINFORCE"))
 
 
-@pytest.mark.parametrize("settings", [{"precision": "bfloat16"}, {"shards": 2}, {"dropout": 0.0}])
+@pytest.mark.parametrize("settings", [{"precision": "bfloat16"}, {"shards": 2}, {"dropout": 0.0}, {"relabel": 0.5}])
 def test_settings_change_a_run_that_resumes_exactly(settings, run):
     config = TINY.replace(**settings)
     (whole,) = run("whole", config)
@@ -124,6 +125,32 @@ def test_the_posterior_is_rooted_at_the_first_token(model):
     assert tree.sum(-2)[..., 0].eq(0).all()
     inside = torch.arange(12) < items.lengths[:, None]
     assert tree.sum(-2)[..., 1:].eq(inside[:, 1:].double()).all()
+
+
+def test_operators_are_drawn_anew():
+    """In the chosen share of the expressions, and nothing else is."""
+    tokens = torch.tensor([[OPERATORS[0], 4, OPERATORS[1], 2, CLOSE, CLOSE, 0]]).expand(4000, -1)
+    found = module.relabelled(tokens, 0.5, seeded(0))
+    places = torch.tensor([True, False, True, False, False, False, False])
+    assert torch.equal(found[:, ~places], tokens[:, ~places])
+    changed = (found != tokens)[:, places]
+    # 0.5 * 2 / 3 of either, within five standard deviations of 0.0075: a false alarm in a million
+    assert (changed.float().mean(0) - 1 / 3).abs().max() < 5 * 0.0075
+    assert (changed.all(1).float().mean() - 0.5 * 4 / 9).abs() < 5 * 0.0066  # both, in the same expressions
+    assert set(found[:, places].unique().tolist()) == set(OPERATORS)
+    assert torch.equal(module.relabelled(tokens, 0.0, seeded(0)), tokens)
+
+
+def test_the_parse_is_sampled_from_true_operators(model, monkeypatch):
+    """In training the encoder reads some anew, in evaluations none."""
+    read = []
+    monkeypatch.setattr(model, "config", TINY.replace(relabel=1.0))
+    monkeypatch.setattr(model.encoder, "forward", lambda tokens, _: read.append(tokens) or torch.zeros(8, 12, 12))
+    batch = module._batch(model.data.train, torch.arange(8))
+    for training in (True, False):
+        model.train(training).posterior(batch, seeded(0))
+    assert not torch.equal(read[0], batch.tokens)
+    assert torch.equal(read[1], batch.tokens)
 
 
 def test_gradients_are_looked_at_with_other_masks_each_time(model, monkeypatch):
@@ -198,6 +225,7 @@ def test_each_part_has_a_learning_rate_of_its_own(model):
         ({"longest": 9}, "longest must be at least 10, for expressions of this depth, got 9"),
         ({"depth": 5}, "longest must be at least 16, for expressions of this depth, got 12"),
         ({"classifier_lr": -1e-3}, "classifier_lr must not be negative, got -0.001"),
+        ({"relabel": 1.5}, "relabel must be at least 0 and at most 1, got 1.5"),
         ({"weight_decay": float("nan")}, "weight_decay must not be negative, got nan"),
     ],
 )

@@ -38,6 +38,9 @@ class ListOpsConfig(Config):
     rounds: int = 5
     """Rounds of messages: one per level of the deepest expression."""
     dropout: float = 0.1
+    relabel: float = 0.0
+    """Share of the expressions in a batch whose operators the encoder reads as others, drawn anew: how an expression
+    is nested does not depend on them."""
     longest: int = 50
     """Most tokens of an expression; the fewest are 10."""
     depth: int = 5
@@ -53,6 +56,8 @@ class ListOpsConfig(Config):
         super().__post_init__()
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and less than 1, got {self.dropout}")
+        if not 0 <= self.relabel <= 1:
+            raise ValueError(f"relabel must be at least 0 and at most 1, got {self.relabel}")
         for name in ("hidden", "rounds", "depth", "train_size", "test_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -175,7 +180,10 @@ class ListOpsExperiment(Experiment):
 
     def posterior(self, batch: Split, generator: torch.Generator | None = None) -> Arborescence:
         """The distribution of the arborescence, given the tokens. It is rooted at the first one."""
-        logits = self.encoder(batch.tokens, generator)
+        tokens = batch.tokens
+        if self.training and self.config.relabel > 0:
+            tokens = relabelled(tokens, self.config.relabel, generator)
+        logits = self.encoder(tokens, generator)
         return Arborescence(logits, root=0, lengths=batch.lengths, validate_args=False)
 
     def answer(self, batch: Split, structure: Tensor, masks: Masks | None = None) -> Tensor:
@@ -209,6 +217,14 @@ class ListOpsExperiment(Experiment):
 def _batch(split: Split, index: Tensor) -> Split:
     """Some of the items, in integers that can be computed with."""
     return Split(*(x.index_select(0, index).long() for x in split))
+
+
+def relabelled(tokens: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
+    """Tokens (B, n), with all operators drawn anew in a share of the expressions."""
+    drawn = {"generator": generator, "device": tokens.device}
+    operators = torch.randint(CLOSE + 1, CLOSE + 1 + len(SAMPLED), tokens.shape, **drawn)
+    chosen = torch.rand(len(tokens), 1, **drawn) < share
+    return torch.where(chosen & (tokens > CLOSE), operators, tokens)
 
 
 def cross_entropy(logits: Tensor, answers: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ _USUAL = {
     "hidden": 60,
     "rounds": 5,
     "dropout": 0.1,
+    "relabel": 0.0,
     "train_size": 100_000,
     "test_size": 20_000,
 }
