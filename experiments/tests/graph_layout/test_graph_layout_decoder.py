@@ -89,8 +89,8 @@ def test_a_second_derivative_is_refused(structures):
     (grad,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match="twice=True"):
         grad.sum().backward()
-    second = repeated_messages.RepeatedMessages(made._prepare(structure, hard=structures is trees).second, 1)
-    out = second(torch.rand(1, 4, 1, 2, 2, 16, device=DEVICE, requires_grad=True))
+    again = repeated_messages.RepeatedMessages(made._prepare(structure, hard=structures is trees).messages, 1)
+    out = again(torch.rand(1, 4, 1, 2, device=DEVICE, requires_grad=True))
     with pytest.raises(NotImplementedError, match="twice=True"):
         out.sum().backward(create_graph=True)
 

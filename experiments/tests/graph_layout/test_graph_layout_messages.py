@@ -135,15 +135,16 @@ def test_scenes_do_not_depend_on_their_batch(structures):
 @pytest.mark.parametrize("structures", [trees, soft])
 def test_the_operators_are_as_torch_wants_them(structures):
     made, hard = decoder(4, 16), structures is trees
-    second = [t.detach() for t in vars(made._prepare(structures(4, 1, 1), hard).second).values()]
-    halves = torch.randn(1, 4, 1, 2, 2, 16, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(0))
-    _, *kept = messages.sum_messages(halves, *second, True)
-    assert [x.shape for x in kept] == [(12 if hard else 24, 16)] * 2
-    grad = torch.ones(1, 1, 4, 1, 16, device=DEVICE)
-    torch.library.opcheck(messages._grad, (grad, *second[1:], *kept, not hard))
+    given = [t.detach() for t in vars(made._prepare(structures(4, 1, 1), hard).messages).values()]
+    x = torch.randn(1, 4, 1, 2, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(0))
+    out, *kept = messages.sum_messages(x, *given, True)
+    pairs = (12 if hard else 24, 16)
+    assert [x.shape for x in kept] == [pairs, out.shape if hard else pairs]
+    first, _, *others = given
+    torch.library.opcheck(messages._grad, (torch.ones_like(out), x, first, *others, *kept, not hard))
     if not hard:
-        second[-1].requires_grad_()
-    torch.library.opcheck(messages.sum_messages, (halves, *second, True))
+        given[-1].requires_grad_()
+    torch.library.opcheck(messages.sum_messages, (x, *given, True))
 
 
 @pytest.mark.parametrize("structures", [trees, soft])

@@ -143,12 +143,12 @@ class FusedDecoder(Decoder):
     ) -> "_Wiring | _Fused":
         """All that does not change from step to step, for structures (I, K, n, n). If there are to be so many `steps`,
         weights get their gradients from all of them at once."""
-        return self._wire(structure, self._weights(structure, twice, steps or 1), hard, twice, steps)
+        return self._wire(structure, self._weights(structure, twice, steps or 1), hard, steps)
 
     def _weights(self, structure: Tensor, twice: bool, steps: int) -> "_Weights":
         """Of all layers, for so many steps."""
-        first = [at_nodes(layer.weight, layer.bias) for layer in self.message1]  # type: ignore[arg-type]
-        weight, bias = (torch.cat(x) for x in zip(*first, strict=True))
+        kernels = fused.serves(structure, self.out2.in_features)
+        first = self._first() if kernels and not twice else self._first_at_nodes()
         second = torch.stack([layer.weight for layer in self.message2])  # type: ignore[arg-type]
         second_bias = torch.stack([layer.bias for layer in self.message2])  # type: ignore[arg-type]
         own, received = self.out1.weight.split([2, self.out2.in_features], 1)
@@ -158,22 +158,29 @@ class FusedDecoder(Decoder):
             Layer(self.out2.bias.to(dtype), (self.out2.weight.to(dtype),)),
             Layer(self.out3.bias, (self.out3.weight,)),
         )
-        kernels = fused.serves(structure, self.out2.in_features)
         update = PlainUpdate(*out) if self._plain(twice) else NodeUpdate(*out, times=steps, kernels=kernels)
-        return _Weights(Layer(bias, (weight,)), second, second_bias, update)
+        return _Weights(first, second, second_bias, update)
 
-    def _wire(
-        self, structure: Tensor, weights: "_Weights", hard: bool, twice: bool = False, steps: int | None = None
-    ) -> "_Wiring | _Fused":
+    def _first(self) -> Tensor:
+        """The first layer of messages, as kernels take it, (2, 5, hidden)."""
+        return torch.stack([torch.cat([layer.weight.T, layer.bias[None]]) for layer in self.message1])  # type: ignore[index]
+
+    def _first_at_nodes(self) -> Layer:
+        """The same at the nodes, to 4 hidden: both halves of type 0, both of type 1."""
+        halves = [at_nodes(layer.weight, layer.bias) for layer in self.message1]  # type: ignore[arg-type]
+        weight, bias = (torch.cat(x) for x in zip(*halves, strict=True))
+        return Layer(bias, (weight,))
+
+    def _wire(self, structure: Tensor, weights: "_Weights", hard: bool, steps: int | None = None) -> "_Wiring | _Fused":
         """The weights, and whose they are."""
         first, second, second_bias, update = weights
         present = off_diagonal(structure.mT)  # (I, K, n(n-1)), sorted by receiver
+        order = present.argsort(dim=-1, descending=True, stable=True) if hard else None  # edges first
+        if isinstance(first, Tensor):
+            messages = fused.prepare(first, second, second_bias, present if order is None else order)
+            return _Fused(update, messages if steps is None else repeated(messages, steps))
         if steps is not None:
             first = Repeated(first, steps, structure[..., 0].numel())
-        order = present.argsort(dim=-1, descending=True, stable=True) if hard else None  # edges first
-        if not twice and fused.serves(structure, hidden=second.shape[-1]):
-            sums = fused.prepare(second, second_bias, present if order is None else order)
-            return _Fused(first, update, sums if steps is None else repeated(sums, steps))
         pairs = self._all_pairs(present) if order is None else self._sorted_pairs(order)
         return _Wiring(first, update, second.mT, second_bias[:, None], *pairs)
 
@@ -204,7 +211,7 @@ class FusedDecoder(Decoder):
 
 
 class _Weights(NamedTuple):
-    first: Layer  # of messages, to 4 hidden: both halves of type 0, both of type 1
+    first: Layer | Tensor  # of messages
     second: Tensor  # (2, hidden, hidden)
     second_bias: Tensor  # (2, hidden)
     update: NodeUpdate | PlainUpdate
@@ -224,17 +231,16 @@ class _Wiring(NamedTuple):
 class _Fused(NamedTuple):
     """The same for kernels of our own."""
 
-    first: Layer | Repeated
     update: NodeUpdate | PlainUpdate
-    second: fused.Second | RepeatedMessages
+    messages: fused.Messages | RepeatedMessages
 
 
 def _messages(x: Tensor, wiring: _Wiring | _Fused) -> Tensor:
     """Those that nodes (I, n, F, 2) receive, summed: (I, K, n, F, hidden), with some of these dimensions flattened."""
+    if isinstance(wiring, _Fused):
+        return wiring.messages(x)
     items, n, frames, _ = x.shape
     halves = wiring.first(x).view(items, n, frames, 2, 2, -1)
-    if isinstance(wiring, _Fused):
-        return wiring.second(halves)
     halves = halves.permute(3, 0, 1, 4, 2, 5).reshape(2, items, 2 * n, -1)  # (2, I, 2n, F hidden)
     hidden = wiring.second_weight.shape[-1]
     at_pairs = torch.relu(wiring.ends @ halves)  # (2, I, pairs or K pairs, F hidden)

@@ -1,4 +1,5 @@
-"""Messages between the nodes of graphs: what is no matrix product of them.
+"""Messages between the nodes of graphs: what is no matrix product of them. `soft_kernels.py` has the rest of it for
+structures that are no trees.
 
 A scene is one item's nodes in one frame and, of trees, in one sample: every tree has pairs of its own of either type,
 no edges (0) and edges (1). Soft structures have all pairs of both types, and samples share them (SOFT). Scenes are
@@ -6,8 +7,9 @@ numbered in the order item, sample, frame, the last fastest; pairs by type, then
 has them, or by receiver. Layers at the pairs have a row for each. Sums are made in a fixed order and never atomically:
 equal inputs give equal bits.
 
-    halves      (items, N, frames, type, sender or receiver, H), the first layer at the nodes
-    at_pairs    (pairs, H), the same at the pairs
+    x           (items, N, frames, 2), the nodes
+    first       (2, 5, H), the first layer of either type: by coordinates of senders, of receivers, and its bias
+    at_pairs    (pairs, H), the first layer at the pairs
     z           (pairs, H), the second layer before its bias and its relu
     grad_pairs  (pairs, H), the gradient to z
     grad_first  (pairs, H), the gradient to at_pairs
@@ -15,8 +17,9 @@ equal inputs give equal bits.
     wiring      of trees (items, samples, 2, N (N - 1)): their pairs, edges first, and at which place a pair is; of soft
                 structures (items, samples, N (N - 1)): how much each pair is an edge, by receiver
     out, grad   (items, samples, N, frames, H), the sums at the receivers
-    between     rows from the first pair of type 0 to the first of type 1: other steps may have theirs there. `_z`, and
-                `_grads` of grad_first, where a kernel has tensors with and without other steps
+    above       the same shape, of trees: a bit for each sender, which says where its second layer is above zero
+    between     rows from the first pair of type 0 to the first of type 1: other steps may have theirs there. `_z` where
+                a kernel has tensors with and without other steps
 """
 
 import triton
@@ -41,7 +44,7 @@ def _ends(wiring, scene, place, type, frames, N: tl.constexpr, SOFT):
 
 
 @triton.jit
-def _row(scene, node, copies, frames, N):
+def row_of(scene, node, copies, frames, N):
     """Rows of nodes in a tensor that has them once for `copies` scenes: for `frames` where each sample has its own,
     else for all of an item."""
     return ((scene // copies).to(tl.int64) * N + node) * frames + scene % frames
@@ -63,8 +66,20 @@ def _tile(index, wiring, scenes, frames, N: tl.constexpr, SOFT, ROWS: tl.constex
 
 
 @triton.jit
+def _at_pairs(x, first, scene, sender, receiver, column, copies, frames, N, H: tl.constexpr):
+    """The first layer of one type at its pairs, before its relu."""
+    sent = x + row_of(scene, sender, copies, frames, N)[:, None] * 2
+    received = x + row_of(scene, receiver, copies, frames, N)[:, None] * 2
+    total = tl.load(first + 4 * H + column) + tl.load(sent) * tl.load(first + column)
+    total += tl.load(sent + 1) * tl.load(first + H + column)
+    total += tl.load(received) * tl.load(first + 2 * H + column)
+    return total + tl.load(received + 1) * tl.load(first + 3 * H + column)
+
+
+@triton.jit
 def first_layer(
-    halves,
+    x,
+    first,
     wiring,
     at_pairs,
     between,
@@ -80,14 +95,20 @@ def first_layer(
     """at_pairs. A program for a tile of rows and COLUMNS columns."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     type, row, scene, sender, receiver, live = _tile(tl.program_id(0), wiring, scenes, frames, N, SOFT, ROWS)
-    halves += 2 * type * H
-    sent = _row(scene, sender, copies, frames, N)[:, None] * (4 * H)
-    received = _row(scene, receiver, copies, frames, N)[:, None] * (4 * H) + H
-    x = tl.load(halves + sent + column, cache_modifier=".ca") + tl.load(
-        halves + received + column, cache_modifier=".ca"
-    )
+    total = _at_pairs(x, first + type * (5 * H), scene, sender, receiver, column, copies, frames, N, H)
     to = at_pairs + (type * between + row).to(tl.int64)[:, None] * H + column
-    tl.store(to, tl.maximum(x, 0.0).to(at_pairs.dtype.element_ty), mask=live[:, None])
+    tl.store(to, tl.maximum(total, 0.0).to(at_pairs.dtype.element_ty), mask=live[:, None])
+
+
+@triton.jit
+def _received(wiring, scene, i, between, frames, N: tl.constexpr, NODES: tl.constexpr):
+    """Where the pairs of a tree are from which receivers get their i-th message, as a column, and which are edges."""
+    receiver = tl.arange(0, NODES)
+    places = wiring + (scene // frames).to(tl.int64) * (2 * N * (N - 1)) + N * (N - 1)
+    place = tl.load(places + receiver * (N - 1) + i, mask=receiver < N, other=0)
+    edge = place < 2 * (N - 1)
+    row = tl.where(edge, between + scene.to(tl.int64) * (2 * (N - 1)), scene.to(tl.int64) * ((N - 1) * (N - 2)))
+    return (row + tl.where(edge, place, place - 2 * (N - 1)))[:, None], edge[:, None]
 
 
 @triton.jit
@@ -96,6 +117,7 @@ def sum_trees(
     bias,
     wiring,
     out,
+    above,
     between,
     frames,
     N: tl.constexpr,
@@ -103,210 +125,112 @@ def sum_trees(
     COLUMNS: tl.constexpr,
     NODES: tl.constexpr,
 ):
-    """out. A program for a scene and COLUMNS columns."""
-    scene = tl.program_id(0)
+    """out and above. A program for a scene and COLUMNS columns."""
+    scene, receiver = tl.program_id(0), tl.arange(0, NODES)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     no_edge, edge = tl.load(bias + column), tl.load(bias + H + column)
-    receiver = tl.arange(0, NODES)
-    live = receiver < N
-    places = wiring + (scene // frames).to(tl.int64) * (2 * N * (N - 1)) + N * (N - 1)
-    total = tl.zeros((NODES, COLUMNS), tl.float32)
+    live = (receiver < N)[:, None]
+    total, bits = tl.zeros((NODES, COLUMNS), tl.float32), tl.zeros((NODES, COLUMNS), tl.int32)
     for i in range(N - 1):
-        place = tl.load(places + receiver * (N - 1) + i, mask=live, other=0)
-        of_edge = place < 2 * (N - 1)
-        row = between + scene.to(tl.int64) * (2 * (N - 1)) + place
-        row = tl.where(of_edge, row, scene.to(tl.int64) * ((N - 1) * (N - 2)) + place - 2 * (N - 1))
-        x = tl.load(z + row[:, None] * H + column, mask=live[:, None], other=0.0).to(tl.float32)
-        total += tl.maximum(x + tl.where(of_edge[:, None], edge, no_edge), 0.0)
-    to = out + _row(scene, receiver, frames, frames, N)[:, None] * H + column
-    tl.store(to, total.to(out.dtype.element_ty), mask=live[:, None])
+        row, of_edge = _received(wiring, scene, i, between, frames, N, NODES)
+        x = tl.load(z + row * H + column, mask=live, other=0.0).to(tl.float32) + tl.where(of_edge, edge, no_edge)
+        total += tl.maximum(x, 0.0)
+        bits |= (x > 0).to(tl.int32) << i
+    at = row_of(scene, receiver, frames, frames, N)[:, None] * H + column
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=live)
+    tl.store(above + at, bits.to(above.dtype.element_ty), mask=live)
 
 
 @triton.jit
 def split_trees(
     grad,
-    z,
-    bias,
+    above,
     wiring,
     grad_pairs,
     grad_bias,
-    between_z,
     between,
-    scenes,
     frames,
     N: tl.constexpr,
     H: tl.constexpr,
-    ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    TILES: tl.constexpr,
+    NODES: tl.constexpr,
 ):
-    """grad_pairs, and grad_bias (programs, 2, H), to be summed. A program for TILES tiles and COLUMNS columns."""
+    """grad_pairs, and grad_bias (scenes, 2, H), to be summed. A program for a scene and COLUMNS columns."""
+    scene, receiver = tl.program_id(0), tl.arange(0, NODES)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    no_edges, edges = tl.zeros((ROWS, COLUMNS), tl.float32), tl.zeros((ROWS, COLUMNS), tl.float32)
-    for i in range(TILES):
-        tile = tl.program_id(0) * TILES + i
-        type, row, scene, _, receiver, live = _tile(tile, wiring, scenes, frames, N, False, ROWS)
-        live = live[:, None]
-        g = tl.load(grad + _row(scene, receiver, frames, frames, N)[:, None] * H + column)
-        at = (type * between_z + row).to(tl.int64)[:, None] * H + column
-        above = tl.load(z + at, mask=live, other=0.0).to(tl.float32) + tl.load(bias + type * H + column) > 0
-        g = tl.where(live & above, g.to(tl.float32), 0.0)
-        to = grad_pairs + (type * between + row).to(tl.int64)[:, None] * H + column
-        tl.store(to, g.to(grad_pairs.dtype.element_ty), mask=live)
-        no_edges += tl.where(type == 0, g, 0.0)
-        edges += tl.where(type == 1, g, 0.0)
-    grad_bias += tl.program_id(0).to(tl.int64) * (2 * H) + column
+    live = (receiver < N)[:, None]
+    at = row_of(scene, receiver, frames, frames, N)[:, None] * H + column
+    whole = tl.load(grad + at, mask=live, other=0.0).to(tl.float32)
+    bits = tl.load(above + at, mask=live, other=0).to(tl.int32)
+    no_edges, edges = tl.zeros((NODES, COLUMNS), tl.float32), tl.zeros((NODES, COLUMNS), tl.float32)
+    for i in range(N - 1):
+        row, of_edge = _received(wiring, scene, i, between, frames, N, NODES)
+        g = tl.where((bits >> i) & 1 == 1, whole, 0.0)
+        tl.store(grad_pairs + row * H + column, g.to(grad_pairs.dtype.element_ty), mask=live)
+        no_edges += tl.where(of_edge, 0.0, g)
+        edges += tl.where(of_edge, g, 0.0)
+    grad_bias += scene.to(tl.int64) * (2 * H) + column
     tl.store(grad_bias, tl.sum(no_edges, 0, keep_dims=True))
     tl.store(grad_bias + H, tl.sum(edges, 0, keep_dims=True))
 
 
 @triton.jit
-def _weights(wiring, scene, receiver, start, samples, frames, N: tl.constexpr, SENDERS, SAMPLES):
-    """How much each pair of a receiver is an edge and how much it is none, (SAMPLES, SENDERS), from a sample on; and
-    rows of the receiver in out, as a column, with those that there are."""
-    sample, i = start + tl.arange(0, SAMPLES)[:, None], tl.arange(0, SENDERS)[None, :]
-    graph = (scene // frames).to(tl.int64) * samples + sample
-    there = (sample < samples) & (i < N - 1)
-    w = tl.load(wiring + graph * (N * (N - 1)) + receiver * (N - 1) + i, mask=there, other=0.0)
-    return w, tl.where(there, 1 - w, 0.0), (graph * N + receiver) * frames + scene % frames, sample < samples
-
-
-@triton.jit
-def _of_receiver(scene, receiver, H, N: tl.constexpr, SENDERS):
-    """Where the pairs of a receiver are, as a column, and which there are."""
-    i = tl.arange(0, SENDERS)[:, None]
-    return (scene.to(tl.int64) * (N * (N - 1)) + receiver * (N - 1) + i) * H, i < N - 1
-
-
-@triton.jit
-def sum_soft(
-    z,
-    bias,
-    wiring,
-    out,
-    between,
-    samples,
-    frames,
-    N: tl.constexpr,
-    H: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    SENDERS: tl.constexpr,
-    SAMPLES: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """out. A program for a receiver, in all samples, and COLUMNS columns."""
-    scene, receiver = tl.program_id(0) // N, tl.program_id(0) % N
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    at, live = _of_receiver(scene, receiver, H, N, SENDERS)
-    type1 = between.to(tl.int64) * H
-    x0 = tl.load(z + at + column, mask=live, other=0.0)
-    x1 = tl.load(z + type1 + at + column, mask=live, other=0.0)
-    x0 = tl.maximum(x0.to(tl.float32) + tl.load(bias + column), 0.0).to(x0.dtype)
-    x1 = tl.maximum(x1.to(tl.float32) + tl.load(bias + H + column), 0.0).to(x1.dtype)
-    for start in range(0, samples, SAMPLES):
-        w1, w0, row, there = _weights(wiring, scene, receiver, start, samples, frames, N, SENDERS, SAMPLES)
-        total = tl.dot(w1.to(x1.dtype), x1, input_precision=PRECISION)
-        total = tl.dot(w0.to(x0.dtype), x0, total, input_precision=PRECISION)
-        tl.store(out + row * H + column, total.to(out.dtype.element_ty), mask=there)
-
-
-@triton.jit
-def split_soft(
-    grad,
-    z,
-    bias,
-    wiring,
-    grad_pairs,
-    grad_bias,
-    grad_wiring,
-    between_z,
-    between,
-    scenes,
-    samples,
-    frames,
-    N: tl.constexpr,
-    H: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    SENDERS: tl.constexpr,
-    SAMPLES: tl.constexpr,
-    PRECISION: tl.constexpr,
-    TO_WIRING: tl.constexpr,
-):
-    """grad_pairs, grad_bias (scenes, 2, H) and, if wanted, grad_wiring (H / COLUMNS, scenes, samples, N (N - 1)), both
-    to be summed. A program for a scene and COLUMNS columns."""
-    scene = tl.program_id(0)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    b0, b1 = tl.load(bias + column), tl.load(bias + H + column)
-    type1 = between_z.to(tl.int64) * H
-    to_b0, to_b1 = tl.zeros((SENDERS, COLUMNS), tl.float32), tl.zeros((SENDERS, COLUMNS), tl.float32)
-    for receiver in range(N):
-        at, live = _of_receiver(scene, receiver, H, N, SENDERS)
-        x0 = tl.load(z + at + column, mask=live, other=0.0).to(tl.float32) + b0
-        x1 = tl.load(z + type1 + at + column, mask=live, other=0.0).to(tl.float32) + b1
-        g0, g1 = tl.zeros((SENDERS, COLUMNS), tl.float32), tl.zeros((SENDERS, COLUMNS), tl.float32)
-        for start in range(0, samples, SAMPLES):
-            w1, w0, row, there = _weights(wiring, scene, receiver, start, samples, frames, N, SENDERS, SAMPLES)
-            g = tl.load(grad + row * H + column, mask=there, other=0.0)
-            g0 = tl.dot(tl.trans(w0.to(g.dtype)), g, g0, input_precision=PRECISION)
-            g1 = tl.dot(tl.trans(w1.to(g.dtype)), g, g1, input_precision=PRECISION)
-        if TO_WIRING:  # by sums: as a product it would not fit into the registers
-            change = tl.maximum(x1, 0.0) - tl.maximum(x0, 0.0)
-            i = tl.arange(0, SENDERS)
-            for sample in range(samples):
-                row = _row(scene, sample * N + receiver, frames, frames, samples * N)
-                to_weights = tl.sum(tl.load(grad + row * H + column).to(tl.float32) * change, 1)
-                graph = (tl.program_id(1) * scenes + scene).to(tl.int64) * samples + sample
-                to = grad_wiring + graph * (N * (N - 1)) + receiver * (N - 1) + i
-                tl.store(to, to_weights, mask=i < N - 1)
-        g0, g1 = tl.where(live & (x0 > 0), g0, 0.0), tl.where(live & (x1 > 0), g1, 0.0)
-        to = grad_pairs + at + column
-        tl.store(to, g0.to(grad_pairs.dtype.element_ty), mask=live)
-        tl.store(to + between.to(tl.int64) * H, g1.to(grad_pairs.dtype.element_ty), mask=live)
-        to_b0 += g0
-        to_b1 += g1
-    grad_bias += scene.to(tl.int64) * (2 * H) + column
-    tl.store(grad_bias, tl.sum(to_b0, 0, keep_dims=True))
-    tl.store(grad_bias + H, tl.sum(to_b1, 0, keep_dims=True))
-
-
-@triton.jit
 def to_nodes(
     grad_first,
-    at_pairs,
+    x,
+    first,
     wiring,
-    grad_halves,
-    between_grads,
+    to_x,
+    to_first,
     between,
+    scenes,
+    copies,
     frames,
     N: tl.constexpr,
     H: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     NODES: tl.constexpr,
+    SCENES: tl.constexpr,
     PRECISION: tl.constexpr,
     SOFT: tl.constexpr,
 ):
-    """grad_halves, of each scene. A program for a scene, COLUMNS columns and one type: products with 0/1 matrices sum
-    up by node."""
-    scene, type = tl.program_id(0), tl.program_id(2)
+    """Gradients to x, (2 H / COLUMNS, all scenes as in out, 2), and to the first layer, (programs, 2, 5, H), both to be
+    summed. A program for SCENES scenes, COLUMNS columns and one type: products with 0/1 matrices sum up by node."""
+    type, part = tl.program_id(2), tl.program_id(1) * 2 + tl.program_id(2)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    count = _count(type, N, SOFT)
-    first = scene.to(tl.int64) * count
-    node = tl.arange(0, NODES)
-    as_sender, as_receiver = tl.zeros((NODES, COLUMNS), tl.float32), tl.zeros((NODES, COLUMNS), tl.float32)
-    for start in range(0, count, ROWS):
-        place = start + tl.arange(0, ROWS)
-        live = place < count
-        place = tl.where(live, place, 0)
-        sender, receiver = _ends(wiring, scene, place, type, frames, N, SOFT)
-        row = (first + place)[:, None] * H + column
-        h = tl.load(at_pairs + type.to(tl.int64) * between * H + row)
-        g = tl.load(grad_first + type.to(tl.int64) * between_grads * H + row)
-        g = tl.where(live[:, None] & (h > 0), g, 0.0).to(h.dtype)
-        chosen = (node[:, None] == sender[None, :]).to(h.dtype)
-        as_sender = tl.dot(chosen, g, as_sender, input_precision=PRECISION)
-        chosen = (node[:, None] == receiver[None, :]).to(h.dtype)
-        as_receiver = tl.dot(chosen, g, as_receiver, input_precision=PRECISION)
-    to = grad_halves + (_row(scene, node, frames, frames, N)[:, None] * 4 + 2 * type) * H + column
-    tl.store(to, as_sender, mask=(node < N)[:, None])
-    tl.store(to + H, as_receiver, mask=(node < N)[:, None])
+    node, term = tl.arange(0, NODES), tl.arange(0, 16)[:, None]
+    grad_first += type.to(tl.int64) * between * H
+    first += type * (5 * H)
+    total = tl.zeros((16, COLUMNS), tl.float32)
+    for i in range(SCENES):
+        scene = tl.program_id(0) * SCENES + i
+        count = tl.where(scene < scenes, _count(type, N, SOFT), 0)
+        as_sender, as_receiver = tl.zeros((NODES, COLUMNS), tl.float32), tl.zeros((NODES, COLUMNS), tl.float32)
+        for start in range(0, count, ROWS):
+            place = start + tl.arange(0, ROWS)
+            live = place < count
+            place = tl.where(live, place, 0)
+            sender, receiver = _ends(wiring, scene, place, type, frames, N, SOFT)
+            row = (scene.to(tl.int64) * count + place)[:, None] * H + column
+            g = tl.load(grad_first + row, mask=live[:, None], other=0.0)
+            # As the forward pass had it: reading that would take longer.
+            above = _at_pairs(x, first, scene, sender, receiver, column, copies, frames, N, H) > 0
+            g = tl.where(above, g, 0.0)
+            chosen = (node[:, None] == sender[None, :]).to(g.dtype)
+            as_sender = tl.dot(chosen, g, as_sender, input_precision=PRECISION)
+            chosen = (node[:, None] == receiver[None, :]).to(g.dtype)
+            as_receiver = tl.dot(chosen, g, as_receiver, input_precision=PRECISION)
+        there = node < tl.where(scene < scenes, N, 0)
+        to = to_x + (part.to(tl.int64) * scenes * N + row_of(scene, node, frames, frames, N)) * 2
+        for j in tl.static_range(2):
+            by_sender, by_receiver = tl.load(first + j * H + column), tl.load(first + (2 + j) * H + column)
+            tl.store(to + j, tl.sum(as_sender * by_sender + as_receiver * by_receiver, 1), mask=there)
+        # What the terms of the layer are multiplied with: coordinates, first of senders, and 1.
+        at = x + row_of(scene, node, copies, frames, N)[None, :] * 2 + term % 2
+        factor = tl.load(at, mask=there[None, :] & (term < 4), other=1.0)
+        total = tl.dot(tl.where(term < 2, factor, 0.0), as_sender, total, input_precision=PRECISION)
+        factor = tl.where((term >= 2) & (term < 5), factor, 0.0)
+        total = tl.dot(factor, as_receiver, total, input_precision=PRECISION)
+    to = to_first + (tl.program_id(0).to(tl.int64) * 2 + type) * (5 * H) + term * H + column
+    tl.store(to, total, mask=term < 5)
