@@ -68,12 +68,12 @@ def _tile(index, wiring, scenes, frames, N: tl.constexpr, SOFT, ROWS: tl.constex
 @triton.jit
 def _at_pairs(x, first, scene, sender, receiver, column, copies, frames, N, H: tl.constexpr):
     """The first layer of one type at its pairs, before its relu."""
-    sent = x + row_of(scene, sender, copies, frames, N)[:, None] * 2
-    received = x + row_of(scene, receiver, copies, frames, N)[:, None] * 2
-    total = tl.load(first + 4 * H + column) + tl.load(sent) * tl.load(first + column)
-    total += tl.load(sent + 1) * tl.load(first + H + column)
-    total += tl.load(received) * tl.load(first + 2 * H + column)
-    return total + tl.load(received + 1) * tl.load(first + 3 * H + column)
+    sent = x + row_of(scene, sender, copies, frames, N) * 2
+    received = x + row_of(scene, receiver, copies, frames, N) * 2
+    total = tl.load(sent)[:, None] * tl.load(first + column)[None, :] + tl.load(first + 4 * H + column)[None, :]
+    total += tl.load(sent + 1)[:, None] * tl.load(first + H + column)[None, :]
+    total += tl.load(received)[:, None] * tl.load(first + 2 * H + column)[None, :]
+    return total + tl.load(received + 1)[:, None] * tl.load(first + 3 * H + column)[None, :]
 
 
 @triton.jit
@@ -93,10 +93,10 @@ def first_layer(
     SOFT: tl.constexpr,
 ):
     """at_pairs. A program for a tile of rows and COLUMNS columns."""
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     type, row, scene, sender, receiver, live = _tile(tl.program_id(0), wiring, scenes, frames, N, SOFT, ROWS)
     total = _at_pairs(x, first + type * (5 * H), scene, sender, receiver, column, copies, frames, N, H)
-    to = at_pairs + (type * between + row).to(tl.int64)[:, None] * H + column
+    to = at_pairs + (type * between + row).to(tl.int64)[:, None] * H + column[None, :]
     tl.store(to, tl.maximum(total, 0.0).to(at_pairs.dtype.element_ty), mask=live[:, None])
 
 
@@ -198,7 +198,8 @@ def to_nodes(
     """Gradients to x, (2 H / COLUMNS, all scenes as in out, 2), and to the first layer, (programs, 2, 5, H), both to be
     summed. A program for SCENES scenes, COLUMNS columns and one type: products with 0/1 matrices sum up by node."""
     type, part = tl.program_id(2), tl.program_id(1) * 2 + tl.program_id(2)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    column = columns[None, :]
     node, term = tl.arange(0, NODES), tl.arange(0, 16)[:, None]
     grad_first += type.to(tl.int64) * between * H
     first += type * (5 * H)
@@ -215,7 +216,7 @@ def to_nodes(
             row = (scene.to(tl.int64) * count + place)[:, None] * H + column
             g = tl.load(grad_first + row, mask=live[:, None], other=0.0)
             # As the forward pass had it: reading that would take longer.
-            above = _at_pairs(x, first, scene, sender, receiver, column, copies, frames, N, H) > 0
+            above = _at_pairs(x, first, scene, sender, receiver, columns, copies, frames, N, H) > 0
             g = tl.where(above, g, 0.0)
             chosen = (node[:, None] == sender[None, :]).to(g.dtype)
             as_sender = tl.dot(chosen, g, as_sender, input_precision=PRECISION)

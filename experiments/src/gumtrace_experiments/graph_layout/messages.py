@@ -18,8 +18,9 @@ from torch import Tensor
 MOST_NODES = 32  # of a graph: a program sums at all of them
 WIDEST = 512
 COLUMNS = 128  # of a program
-ROWS = 32  # of a tile of pairs
+ROWS, FEW = 64, 32  # of a tile of pairs, and of one that is multiplied
 SCENES = 4  # of a program that leaves sums behind
+WARPS = 8  # of programs that make the first layer: with fewer threads than columns, each would do the work of all rows
 TOGETHER = 32  # samples at most that a program takes at a time
 AT_ONCE = 1 << 28  # bytes of a layer at the pairs, where nothing is kept
 ONCE = "the kernels for messages have no second derivatives; decode with hard=False, twice=True"
@@ -179,7 +180,7 @@ def forward_step(
     with torch.cuda.device_of(x):
         tiles = sum(-(-count // ROWS) for count in made.counts)
         to = made.inputs[made.start(step) :], made.between(step), made.scenes, made.copies, frames
-        options = {**made.options, "ROWS": ROWS, "SOFT": made.soft, "num_warps": 4}
+        options = {**made.options, "ROWS": ROWS, "SOFT": made.soft, "num_warps": WARPS}
         kernels.first_layer[tiles, made.blocks](x, first, wiring, *to, **options)
         for to, inputs, weight in zip(z.split(made.counts), made.types(made.inputs, step), used, strict=True):
             torch.matmul(inputs, weight.T, out=to)
@@ -229,7 +230,7 @@ def backward_step(
         for to, grads, weight in zip(grad_first.split(made.counts), made.types(made.grads, step), used, strict=True):
             torch.matmul(grads, weight, out=to)
         to_x, to_first = torch.empty(2 * made.blocks, scenes * n, 2, device=grad.device), made.to_first[step]
-        options = {**made.options, "ROWS": ROWS, "NODES": max(16, _power(n)), "SOFT": made.soft, "num_warps": 4}
+        options = {**made.options, "ROWS": FEW, "NODES": max(16, _power(n)), "SOFT": made.soft, "num_warps": WARPS}
         options |= {"SCENES": SCENES, "PRECISION": _precision(used)}
         where = made.counts[0], scenes, made.copies, frames
         grid = len(to_first), made.blocks, 2

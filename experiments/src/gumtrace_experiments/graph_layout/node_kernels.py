@@ -3,7 +3,9 @@
 Rows are nodes in frames, `cells` of them for each sample of each item, in the order item, sample, cell. What samples
 share has a row for each cell of an item. A row is read whole; WIDTH is the least power of two that holds it.
 
+    x       (rows, 2), the nodes
     z, h    (rows, H), a layer before its relu and after it
+    own     (H, 2), the first layer, of nodes themselves
     last    (2, H), the last layer
 """
 
@@ -26,11 +28,14 @@ def _shared(row, samples, cells):
 
 
 @triton.jit
-def add_relu(z, own, rows, samples, cells, ROWS: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr):
-    """z ← relu(z + own), where samples share the second."""
+def add_relu(z, x, own, bias, rows, samples, cells, ROWS: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr):
+    """z ← relu(z + own(x) + bias)."""
     row, column, at, live = _block(rows, ROWS, H, WIDTH)
-    o = tl.load(own + (_shared(row, samples, cells)[:, None] * H + column[None, :]), mask=live, other=0.0)
-    total = tl.load(z + at, mask=live, other=0.0).to(tl.float32) + o.to(tl.float32)
+    wide, there = column < H, row < rows
+    total = tl.load(z + at, mask=live, other=0.0).to(tl.float32) + tl.load(bias + column, mask=wide, other=0.0)[None, :]
+    for i in tl.static_range(2):
+        w = tl.load(own + column * 2 + i, mask=wide, other=0.0)
+        total += tl.load(x + _shared(row, samples, cells) * 2 + i, mask=there, other=0.0)[:, None] * w[None, :]
     tl.store(z + at, tl.maximum(total, 0.0).to(z.dtype.element_ty), mask=live)
 
 
@@ -94,9 +99,25 @@ def move_backward(
 
 
 @triton.jit
-def relu_backward(grad, h, to_own, rows, samples, cells, ROWS: tl.constexpr, H: tl.constexpr, WIDTH: tl.constexpr):
-    """grad ← that before the relu, and its sums over samples. A program for rows of what they share."""
-    row, column, at, live = _block(rows, ROWS, H, WIDTH)
+def relu_backward(
+    grad,
+    h,
+    moved,
+    x,
+    own,
+    to_x,
+    sums,
+    rows,
+    samples,
+    cells,
+    ROWS: tl.constexpr,
+    H: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """grad ← that before the relu. And to_x, with the gradient to nodes `moved`, which start there, and sums
+    (programs, 3, H) of those to the first layer's bias and own. A program for rows of what samples share."""
+    row, column, _, live = _block(rows, ROWS, H, WIDTH)
+    wide, there = column < H, row < rows
     first = (row // cells).to(tl.int64) * (samples * cells) + row % cells
     total = tl.zeros((ROWS, WIDTH), tl.float32)
     for sample in range(samples):
@@ -105,4 +126,12 @@ def relu_backward(grad, h, to_own, rows, samples, cells, ROWS: tl.constexpr, H: 
         g = tl.where(tl.load(h + here, mask=live, other=0.0) > 0, g, 0.0)
         total += g.to(tl.float32)
         tl.store(grad + here, g.to(grad.dtype.element_ty), mask=live)
-    tl.store(to_own + at, total, mask=live)
+    sums += tl.program_id(0).to(tl.int64) * (3 * H) + column
+    tl.store(sums, tl.sum(total, 0), mask=wide)
+    for i in tl.static_range(2):
+        to = tl.sum(total * tl.load(own + column * 2 + i, mask=wide, other=0.0)[None, :], 1)
+        for sample in range(samples):
+            to += tl.load(moved + (first + sample * cells) * 2 + i, mask=there, other=0.0)
+        tl.store(to_x + row * 2 + i, to, mask=there)
+        factor = tl.load(x + row * 2 + i, mask=there, other=0.0)
+        tl.store(sums + (1 + i) * H, tl.sum(total * factor[:, None], 0), mask=wide)

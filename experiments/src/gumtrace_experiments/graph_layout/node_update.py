@@ -54,16 +54,24 @@ class NodeUpdate:
 
 
 class _Tape:
-    """What backward passes leave for the gate: by step, the inputs of each layer with the gradients to its outputs."""
+    """What passes leave for the gate: wide layers of all steps, one behind another, and by step what is left of others.
+    Rows are the same in number in every step."""
 
     def __init__(self, times: int, kernels: bool):
         self.kernels = kernels
         self.steps: list[tuple[Tensor, ...] | None] = [None] * times
+        self.wide: dict[str, Tensor] = {}
+
+    def layer(self, name: str, step: int, like: Tensor) -> Tensor:
+        """Memory of a layer in a step."""
+        if name not in self.wide:
+            self.wide[name] = torch.empty(len(self.steps), *like.shape, dtype=like.dtype, device=like.device)
+        return self.wide[name][step]
 
 
 class _Gate(torch.autograd.Function):
     """The layers before they are ever used. Each step gets a tensor without elements: its gradient says that the step
-    has been there."""
+    has been there, and those before."""
 
     @staticmethod
     def forward(ctx, tape, *parameters):  # type: ignore[override]
@@ -73,14 +81,15 @@ class _Gate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):  # type: ignore[override]
-        steps = [step for step, grad in zip(ctx.tape.steps, grads, strict=True) if grad is not None]
+        reached = sum(grad is not None for grad in grads)
+        received, grad, first, others = (_joined(parts) for parts in zip(*ctx.tape.steps[:reached], strict=True))
         ctx.tape.steps[:] = [None] * len(grads)
-        received, to_z1, x, to_own, h1, to_z2, *sums = (_joined(parts) for parts in zip(*steps, strict=True))
-        to_last_bias, to_sums = sums[0].sum(0), sums[1].sum(0)  # (2,), (3, hidden)
-        to_bias, to_last = to_sums.split([1, 2])
-        to_own_weight, own_bias = to_own.T @ x, to_own.sum(0)
-        second = to_bias[0].to(h1.dtype), to_z2.T @ h1
-        return None, own_bias, to_own_weight, to_z1.T @ received, *second, to_last_bias, to_last
+        h1, to_z1, to_z2 = (ctx.tape.wide[name][:reached].flatten(0, 1) for name in ("h1", "to_z1", "to_z2"))
+        del ctx.tape.wide["to_z1"], ctx.tape.wide["to_z2"]
+        bias, *own = first.sum(0)  # of the first layer, (hidden,) each
+        bias2, last = others.sum(0).split([1, 2])
+        second = bias2[0].to(h1.dtype), to_z2.T @ h1
+        return None, bias, torch.stack(own, 1), to_z1.T @ received, *second, grad.sum(0), last
 
 
 def _joined(parts: tuple[Tensor, ...]) -> Tensor:
@@ -89,34 +98,34 @@ def _joined(parts: tuple[Tensor, ...]) -> Tensor:
 
 class _Step(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, tape, place, gate, x, received, *given):  # type: ignore[override]
+    def forward(ctx, tape, step, gate, x, received, *given):  # type: ignore[override]
         bias1, own, weight1, bias2, weight2, bias3, weight3 = given
         items, samples, n, frames, hidden = received.shape
-        ctx.tape, ctx.place, ctx.samples = tape, place, samples
-        x, flat = x.reshape(-1, 2), received.reshape(-1, hidden).to(weight1.dtype)
+        ctx.tape, ctx.step, ctx.samples = tape, step, samples
+        x, flat = x.reshape(-1, 2).contiguous(), received.reshape(-1, hidden).to(weight1.dtype)
         sizes = (len(flat), samples, n * frames)
-        h1 = flat @ weight1.T
-        shared = F.linear(x, own, bias1)
-        z2 = _add_relu(tape.kernels, h1, shared, sizes) @ weight2.T
+        h1 = torch.mm(flat, weight1.T, out=tape.layer("h1", step, flat))
+        z2 = _add_relu(tape.kernels, h1, x, own, bias1, sizes) @ weight2.T
         moved = _move(tape.kernels, z2, bias2, weight3, bias3, x, sizes)
-        ctx.save_for_backward(x, flat, h1, z2, *given)
+        ctx.save_for_backward(x, flat, z2, *given)
         return moved.view(items, samples, n, frames, 2)
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[override]
         if torch.is_grad_enabled():
             raise NotImplementedError(ONCE)
-        x, flat, h1, z2, _, own, weight1, bias2, weight2, _, weight3 = ctx.saved_tensors
+        x, flat, z2, _, own, weight1, bias2, weight2, _, weight3 = ctx.saved_tensors
         _, _, to_gate, to_x, to_received, *_ = ctx.needs_input_grad
-        shape, cells = grad.shape, grad.shape[2] * grad.shape[3]
+        tape, step, shape = ctx.tape, ctx.step, grad.shape
+        sizes = (len(flat), ctx.samples, shape[2] * shape[3])
         grad = grad.reshape(-1, 2).contiguous()  # that of a sum is one number, expanded
-        to_z2, sums = _move_backward(ctx.tape.kernels, grad, z2, bias2, weight3)
-        to_z1, to_own = _relu_backward(ctx.tape.kernels, to_z2 @ weight2, h1, ctx.samples, cells, own.dtype)
+        to_z2, to_z1 = (tape.layer(name, step, z2) for name in ("to_z2", "to_z1"))
+        others = _move_backward(tape.kernels, grad, z2, bias2, weight3, to_z2)
+        torch.mm(to_z2, weight2, out=to_z1)
+        found, first = _relu_backward(tape.kernels, to_z1, tape.wide["h1"][step], grad, x, own, sizes)
         if to_gate:
-            x, flat = x.detach(), flat.detach()  # else they would keep the graph, which keeps them
-            ctx.tape.steps[ctx.place] = flat, to_z1, x, to_own, h1, to_z2, grad.sum(0)[None], sums
-        here = grad.view(-1, ctx.samples, cells, 2).sum(1).view(-1, 2) if ctx.samples > 1 else grad
-        found = torch.addmm(here, to_own, own).view(shape[0], *shape[2:]) if to_x else None
+            tape.steps[step] = flat.detach(), grad, first, others  # else they would keep the graph, which keeps them
+        found = found.view(shape[0], *shape[2:]) if to_x else None
         back = (to_z1 @ weight1).view(*shape[:-1], -1) if to_received else None
         return None, None, grad.new_empty(0), found, back, *[None] * 7
 
@@ -130,16 +139,17 @@ def _programs(rows: int, options: dict[str, Any]) -> tuple[int]:
     return (-(-rows // options["ROWS"]),)
 
 
-def _add_relu(kernels: bool, z: Tensor, own: Tensor, sizes: tuple[int, int, int]) -> Tensor:
-    """relu(z + own) in place of z."""
+def _add_relu(kernels: bool, z: Tensor, x: Tensor, own: Tensor, bias: Tensor, sizes: tuple[int, int, int]) -> Tensor:
+    """relu(z + own(x) + bias) in place of z."""
     rows, samples, cells = sizes
     if not kernels:
-        return z.view(-1, samples, cells, z.shape[-1]).add_(own.view(-1, 1, cells, z.shape[-1])).relu_().view_as(z)
+        shared = F.linear(x, own, bias).view(-1, 1, cells, z.shape[-1])
+        return z.view(-1, samples, cells, z.shape[-1]).add_(shared).relu_().view_as(z)
     from gumtrace_experiments.graph_layout import node_kernels
 
     options = _options(z.shape[-1])
     with torch.cuda.device_of(z):
-        node_kernels.add_relu[_programs(rows, options)](z, own, *sizes, **options)
+        node_kernels.add_relu[_programs(rows, options)](z, x, own, bias, *sizes, **options)
     return z
 
 
@@ -160,36 +170,41 @@ def _move(
     return out
 
 
-def _move_backward(kernels: bool, grad: Tensor, z: Tensor, bias: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+def _move_backward(kernels: bool, grad: Tensor, z: Tensor, bias: Tensor, last: Tensor, to_z: Tensor) -> Tensor:
     """To z, and to the bias and the last layer in parts to be summed, (parts, 3, hidden)."""
     if not kernels:
         h = torch.relu(z + bias)
-        to_z = torch.ops.aten.threshold_backward(grad.to(z.dtype) @ last.to(z.dtype), h, 0)
-        return to_z, torch.cat([to_z.sum(0, dtype=last.dtype)[None], grad.T @ h.to(last.dtype)])[None]
+        torch.ops.aten.threshold_backward.grad_input(grad.to(z.dtype) @ last.to(z.dtype), h, 0, grad_input=to_z)
+        return torch.cat([to_z.sum(0, dtype=last.dtype)[None], grad.T @ h.to(last.dtype)])[None]
     from gumtrace_experiments.graph_layout import node_kernels
 
     tiles = max(1, min(len(z) // (FEW * PROGRAMS), MOST_TILES))
     tiles = 1 << (tiles.bit_length() - 1)  # as few kernels as there are powers
     options = {**_options(z.shape[-1]), "ROWS": FEW, "TILES": tiles}
-    programs = -(-len(z) // (FEW * tiles))
-    to_z, sums = torch.empty_like(z), torch.empty(programs, 3, z.shape[-1], device=z.device)
+    sums = torch.empty(-(-len(z) // (FEW * tiles)), 3, z.shape[-1], device=z.device)
     with torch.cuda.device_of(z):
-        node_kernels.move_backward[(programs,)](grad, z, bias, last, to_z, sums, len(z), **options)
-    return to_z, sums
+        node_kernels.move_backward[(len(sums),)](grad, z, bias, last, to_z, sums, len(z), **options)
+    return sums
 
 
 def _relu_backward(
-    kernels: bool, grad: Tensor, h: Tensor, samples: int, cells: int, dtype: torch.dtype
+    kernels: bool, grad: Tensor, h: Tensor, moved: Tensor, x: Tensor, own: Tensor, sizes: tuple[int, int, int]
 ) -> tuple[Tensor, Tensor]:
-    """Before the relu, and summed over samples, in the dtype of coordinates."""
+    """The gradient before the relu in place of grad. To x, with that to nodes `moved`, and to the first layer's bias
+    and own, in parts to be summed, (parts, 3, hidden)."""
+    _, samples, cells = sizes
     hidden = h.shape[-1]
     if not kernels:
-        grad = torch.ops.aten.threshold_backward(grad, h, 0)
-        return grad, grad.view(-1, samples, cells, hidden).sum(1, dtype=dtype).view(-1, hidden)
+        torch.ops.aten.threshold_backward.grad_input(grad, h, 0, grad_input=grad)
+        total = grad.view(-1, samples, cells, hidden).sum(1, dtype=own.dtype).view(-1, hidden)
+        here = moved.view(-1, samples, cells, 2).sum(1).view(-1, 2)
+        return torch.addmm(here, total, own), torch.cat([total.sum(0)[None], x.T @ total])[None]
     from gumtrace_experiments.graph_layout import node_kernels
 
-    options, rows = _options(hidden), len(h) // samples
-    to_own = torch.empty(rows, hidden, dtype=dtype, device=h.device)
+    options, rows = {**_options(hidden), "num_warps": 8}, len(x)
+    (programs,) = _programs(rows, options)
+    to_x, sums = torch.empty_like(x), torch.empty(programs, 3, hidden, device=x.device)
     with torch.cuda.device_of(h):
-        node_kernels.relu_backward[_programs(rows, options)](grad, h, to_own, rows, samples, cells, **options)
-    return grad, to_own
+        given = grad, h, moved, x, own, to_x, sums, rows, samples, cells
+        node_kernels.relu_backward[(programs,)](*given, **options)
+    return to_x, sums
