@@ -66,14 +66,20 @@ def _tile(index, wiring, scenes, frames, N: tl.constexpr, SOFT, ROWS: tl.constex
 
 
 @triton.jit
-def _at_pairs(x, first, scene, sender, receiver, column, copies, frames, N, H: tl.constexpr):
+def _terms(first, column, H: tl.constexpr):
+    """Of the first layer of one type, as rows: by both coordinates of senders, of receivers, and the bias."""
+    w0, w1 = tl.load(first + column)[None, :], tl.load(first + H + column)[None, :]
+    w2, w3 = tl.load(first + 2 * H + column)[None, :], tl.load(first + 3 * H + column)[None, :]
+    return w0, w1, w2, w3, tl.load(first + 4 * H + column)[None, :]
+
+
+@triton.jit
+def _at_pairs(x, w0, w1, w2, w3, bias, scene, sender, receiver, copies, frames, N):
     """The first layer of one type at its pairs, before its relu."""
     sent = x + row_of(scene, sender, copies, frames, N) * 2
     received = x + row_of(scene, receiver, copies, frames, N) * 2
-    total = tl.load(sent)[:, None] * tl.load(first + column)[None, :] + tl.load(first + 4 * H + column)[None, :]
-    total += tl.load(sent + 1)[:, None] * tl.load(first + H + column)[None, :]
-    total += tl.load(received)[:, None] * tl.load(first + 2 * H + column)[None, :]
-    return total + tl.load(received + 1)[:, None] * tl.load(first + 3 * H + column)[None, :]
+    total = bias + tl.load(sent)[:, None] * w0 + tl.load(sent + 1)[:, None] * w1
+    return total + tl.load(received)[:, None] * w2 + tl.load(received + 1)[:, None] * w3
 
 
 @triton.jit
@@ -95,7 +101,8 @@ def first_layer(
     """at_pairs. A program for a tile of rows and COLUMNS columns."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     type, row, scene, sender, receiver, live = _tile(tl.program_id(0), wiring, scenes, frames, N, SOFT, ROWS)
-    total = _at_pairs(x, first + type * (5 * H), scene, sender, receiver, column, copies, frames, N, H)
+    w0, w1, w2, w3, bias = _terms(first + type * (5 * H), column, H)
+    total = _at_pairs(x, w0, w1, w2, w3, bias, scene, sender, receiver, copies, frames, N)
     to = at_pairs + (type * between + row).to(tl.int64)[:, None] * H + column[None, :]
     tl.store(to, tl.maximum(total, 0.0).to(at_pairs.dtype.element_ty), mask=live[:, None])
 
@@ -135,7 +142,7 @@ def sum_trees(
         row, of_edge = _received(wiring, scene, i, between, frames, N, NODES)
         x = tl.load(z + row * H + column, mask=live, other=0.0).to(tl.float32) + tl.where(of_edge, edge, no_edge)
         total += tl.maximum(x, 0.0)
-        bits |= (x > 0).to(tl.int32) << i
+        bits |= tl.where(x > 0, 1 << i, 0)
     at = row_of(scene, receiver, frames, frames, N)[:, None] * H + column
     tl.store(out + at, total.to(out.dtype.element_ty), mask=live)
     tl.store(above + at, bits.to(above.dtype.element_ty), mask=live)
@@ -198,11 +205,10 @@ def to_nodes(
     """Gradients to x, (2 H / COLUMNS, all scenes as in out, 2), and to the first layer, (programs, 2, 5, H), both to be
     summed. A program for SCENES scenes, COLUMNS columns and one type: products with 0/1 matrices sum up by node."""
     type, part = tl.program_id(2), tl.program_id(1) * 2 + tl.program_id(2)
-    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    column = columns[None, :]
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     node, term = tl.arange(0, NODES), tl.arange(0, 16)[:, None]
     grad_first += type.to(tl.int64) * between * H
-    first += type * (5 * H)
+    w0, w1, w2, w3, bias = _terms(first + type * (5 * H), column, H)
     total = tl.zeros((16, COLUMNS), tl.float32)
     for i in range(SCENES):
         scene = tl.program_id(0) * SCENES + i
@@ -213,10 +219,10 @@ def to_nodes(
             live = place < count
             place = tl.where(live, place, 0)
             sender, receiver = _ends(wiring, scene, place, type, frames, N, SOFT)
-            row = (scene.to(tl.int64) * count + place)[:, None] * H + column
+            row = (scene.to(tl.int64) * count + place)[:, None] * H + column[None, :]
             g = tl.load(grad_first + row, mask=live[:, None], other=0.0)
             # As the forward pass had it: reading that would take longer.
-            above = _at_pairs(x, first, scene, sender, receiver, columns, copies, frames, N, H) > 0
+            above = _at_pairs(x, w0, w1, w2, w3, bias, scene, sender, receiver, copies, frames, N) > 0
             g = tl.where(above, g, 0.0)
             chosen = (node[:, None] == sender[None, :]).to(g.dtype)
             as_sender = tl.dot(chosen, g, as_sender, input_precision=PRECISION)
@@ -224,14 +230,13 @@ def to_nodes(
             as_receiver = tl.dot(chosen, g, as_receiver, input_precision=PRECISION)
         there = node < tl.where(scene < scenes, N, 0)
         to = to_x + (part.to(tl.int64) * scenes * N + row_of(scene, node, frames, frames, N)) * 2
-        for j in tl.static_range(2):
-            by_sender, by_receiver = tl.load(first + j * H + column), tl.load(first + (2 + j) * H + column)
-            tl.store(to + j, tl.sum(as_sender * by_sender + as_receiver * by_receiver, 1), mask=there)
+        tl.store(to, tl.sum(as_sender * w0 + as_receiver * w2, 1), mask=there)
+        tl.store(to + 1, tl.sum(as_sender * w1 + as_receiver * w3, 1), mask=there)
         # What the terms of the layer are multiplied with: coordinates, first of senders, and 1.
         at = x + row_of(scene, node, copies, frames, N)[None, :] * 2 + term % 2
         factor = tl.load(at, mask=there[None, :] & (term < 4), other=1.0)
         total = tl.dot(tl.where(term < 2, factor, 0.0), as_sender, total, input_precision=PRECISION)
         factor = tl.where((term >= 2) & (term < 5), factor, 0.0)
         total = tl.dot(factor, as_receiver, total, input_precision=PRECISION)
-    to = to_first + (tl.program_id(0).to(tl.int64) * 2 + type) * (5 * H) + term * H + column
+    to = to_first + (tl.program_id(0).to(tl.int64) * 2 + type) * (5 * H) + term * H + column[None, :]
     tl.store(to, total, mask=term < 5)

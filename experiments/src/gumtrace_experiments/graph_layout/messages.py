@@ -2,25 +2,21 @@
 
 `decoder.py` says what is computed, and does it on any device. Here the second layer is a matrix product with a row for
 each pair, which the libraries for that do best, and kernels of our own do all that is between products: each reads what
-it needs once and writes what comes next. The first layer reads four coordinates of a pair: it is made with the kernels'
-own hands, forward and backward. torch.compile takes the operator as it is. It can be differentiated once.
+it needs once and writes what comes next. The first layer reads four coordinates of a pair, and is part of the kernels.
+torch.compile takes the operator as it is. It can be differentiated once.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from gumtrace_experiments.graph_layout.pairs import SCENES, Pairs, pair_counts
+
 MOST_NODES = 32  # of a graph: a program sums at all of them
 WIDEST = 512
-COLUMNS = 128  # of a program
 ROWS, FEW = 64, 32  # of a tile of pairs, and of one that is multiplied
-SCENES = 4  # of a program that leaves sums behind
-WARPS = 8  # of programs that make the first layer: with fewer threads than columns, each would do the work of all rows
 TOGETHER = 32  # samples at most that a program takes at a time
 AT_ONCE = 1 << 28  # bytes of a layer at the pairs, where nothing is kept
 ONCE = "the kernels for messages have no second derivatives; decode with hard=False, twice=True"
@@ -32,8 +28,8 @@ class Messages:
     """Both layers of both types of pairs, no edges and edges, and whose they are: the same in every step."""
 
     first: Tensor  # (2, 5, hidden), as message_kernels.py has it
-    weight: Tensor  # (2, hidden, hidden), outputs before inputs, and so on: the second layer
-    bias: Tensor  # (2, hidden)
+    weight: Tensor  # (2, hidden, hidden), of the second layer, outputs before inputs
+    bias: Tensor  # (2, hidden), of the second
     used: Tensor  # the weights in the dtype of the products
     wiring: Tensor  # int32 of trees and float32 of soft structures, as message_kernels.py has it
 
@@ -79,7 +75,7 @@ def sum_messages(
         made = Pairs(out.shape, used, wiring)
         return out, made.inputs, forward_step(made, 0, x, first, bias, used, wiring, out)
     items, hidden = len(x), used.shape[-1]
-    most = max(1, AT_ONCE * items // (sum(_counts(out.shape, wiring)) * hidden * used.itemsize))
+    most = max(1, AT_ONCE * items // (sum(pair_counts(out.shape, wiring)) * hidden * used.itemsize))
     for some in (slice(start, start + most) for start in range(0, items, most)):
         made = Pairs(out[some].shape, used, wiring[some])
         forward_step(made, 0, x[some], first, bias, used, wiring[some], out[some])
@@ -105,69 +101,6 @@ def _grad(
     return to_x, *made.to_layers(), grad_wiring
 
 
-class Pairs:
-    """The first layer at the pairs in some steps, and what their backward passes leave there: of type 0 in all steps,
-    then of type 1. `shape` is that of the sums of a step, (I, K, n, F, hidden)."""
-
-    def __init__(
-        self, shape: Sequence[int], used: Tensor, wiring: Tensor, steps: int = 1, inputs: Tensor | None = None
-    ):
-        self.items, self.samples, self.n, self.frames, hidden = shape
-        self.soft = wiring.is_floating_point()
-        self.scenes = _scenes(shape, wiring)
-        self.counts, self.steps = _counts(shape, wiring), steps
-        self.copies = self.frames * (1 if self.soft else self.samples)  # scenes that share nodes in a frame
-        # A block of columns divides the layer: where it has an odd share, blocks are small.
-        columns = min(COLUMNS, hidden & -hidden)
-        self.blocks = hidden // columns
-        self.options: dict[str, Any] = {"N": self.n, "H": hidden, "COLUMNS": columns, "num_stages": 1}  # of all kernels
-        rows = steps * sum(self.counts)
-        self.inputs = torch.empty(rows, hidden, dtype=used.dtype, device=used.device) if inputs is None else inputs
-
-    @cached_property
-    def grads(self) -> Tensor:
-        """To the second layer before its relu. A backward pass fills this and what follows."""
-        return torch.empty(self.inputs.shape, dtype=self.inputs.dtype, device=self.inputs.device)
-
-    @cached_property
-    def to_bias(self) -> Tensor:
-        """To the second layer's bias, in parts to be summed."""
-        return torch.empty(self.steps, self.scenes, 2, self.inputs.shape[1], device=self.inputs.device)
-
-    @cached_property
-    def to_first(self) -> Tensor:
-        """To the first layer, in parts to be summed."""
-        programs = -(-self.scenes // SCENES)
-        return torch.empty(self.steps, programs, 2, 5, self.inputs.shape[1], device=self.inputs.device)
-
-    def layer(self) -> Tensor:
-        """Memory for a layer at the pairs of one step, (pairs, hidden)."""
-        hidden = self.inputs.shape[1]
-        return torch.empty(sum(self.counts), hidden, dtype=self.inputs.dtype, device=self.inputs.device)
-
-    def start(self, step: int) -> int:
-        """The first row of type 0 of a step."""
-        return step * self.counts[0]
-
-    def between(self, step: int) -> int:
-        """How many rows lie between the first pairs of either type."""
-        return (self.steps - step) * self.counts[0] + step * self.counts[1]
-
-    def types(self, x: Tensor, step: int, steps: int = 1) -> list[Tensor]:
-        """The rows of either type in some steps."""
-        starts = self.start(step), self.start(step) + self.between(step)
-        return [x[start : start + steps * count] for start, count in zip(starts, self.counts, strict=True)]
-
-    def to_layers(self, steps: int = 1) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients to the first layer and to the weight and the bias of the second, of the first few steps."""
-        weight = self.inputs.new_empty(2, *self.inputs.shape[1:] * 2)
-        for to, grads, inputs in zip(
-            weight, self.types(self.grads, 0, steps), self.types(self.inputs, 0, steps), strict=True
-        ):
-            torch.mm(grads.T, inputs, out=to)
-        return self.to_first[:steps].sum((0, 1)), weight.float(), self.to_bias[:steps].sum((0, 1))
-
-
 def forward_step(
     made: Pairs, step: int, x: Tensor, first: Tensor, bias: Tensor, used: Tensor, wiring: Tensor, out: Tensor
 ) -> Tensor:
@@ -180,17 +113,17 @@ def forward_step(
     with torch.cuda.device_of(x):
         tiles = sum(-(-count // ROWS) for count in made.counts)
         to = made.inputs[made.start(step) :], made.between(step), made.scenes, made.copies, frames
-        options = {**made.options, "ROWS": ROWS, "SOFT": made.soft, "num_warps": WARPS}
+        options = {**made.options, "ROWS": ROWS, "SOFT": made.soft}
         kernels.first_layer[tiles, made.blocks](x, first, wiring, *to, **options)
         for to, inputs, weight in zip(z.split(made.counts), made.types(made.inputs, step), used, strict=True):
             torch.matmul(inputs, weight.T, out=to)
         if made.soft:
-            options = {**made.options, **_soft_sizes(made), "PRECISION": _precision(used), "num_warps": 4}
+            options = {**made.options, **_soft_sizes(made), "PRECISION": _precision(used)}
             where = made.counts[0], samples, frames
             soft_kernels.sum_soft[made.scenes * made.n, made.blocks](z, bias, wiring, out, *where, **options)
             return z
         above = torch.empty(out.shape, dtype=_bits(made.n), device=out.device)
-        options = {**made.options, "NODES": _power(made.n), "num_warps": 4}
+        options = {**made.options, "NODES": _power(made.n)}
         where = made.counts[0], frames
         kernels.sum_trees[made.scenes, made.blocks](z, bias, wiring, out, above, *where, **options)
     return above
@@ -218,19 +151,19 @@ def backward_step(
     with torch.cuda.device_of(grad):
         to = made.grads[made.start(step) :], made.to_bias[step]
         if made.soft:
-            options = {**made.options, **_soft_sizes(made), "PRECISION": _precision(used), "num_warps": 8}
+            options = {**made.options, **_soft_sizes(made), "PRECISION": _precision(used)}
             options["TO_WIRING"] = to_wiring
             where = grad_wiring, made.counts[0], between, scenes, made.samples, frames
             soft_kernels.split_soft[scenes, made.blocks](grad.contiguous(), kept, bias, wiring, *to, *where, **options)
         else:
-            options = {**made.options, "NODES": _power(n), "num_warps": 4}
+            options = {**made.options, "NODES": _power(n)}
             where = between, frames
             kernels.split_trees[scenes, made.blocks](grad.contiguous(), kept, wiring, *to, *where, **options)
         grad_first = made.layer()
         for to, grads, weight in zip(grad_first.split(made.counts), made.types(made.grads, step), used, strict=True):
             torch.matmul(grads, weight, out=to)
         to_x, to_first = torch.empty(2 * made.blocks, scenes * n, 2, device=grad.device), made.to_first[step]
-        options = {**made.options, "ROWS": FEW, "NODES": max(16, _power(n)), "SOFT": made.soft, "num_warps": WARPS}
+        options = {**made.options, "ROWS": FEW, "NODES": max(16, _power(n)), "SOFT": made.soft}
         options |= {"SCENES": SCENES, "PRECISION": _precision(used)}
         where = made.counts[0], scenes, made.copies, frames
         grid = len(to_first), made.blocks, 2
@@ -248,18 +181,6 @@ def sums(x: Tensor, used: Tensor, wiring: Tensor) -> Tensor:
 def _bits(n: int) -> torch.dtype:
     """With one for each sender to a node."""
     return torch.int16 if n - 1 <= 16 else torch.int32
-
-
-def _scenes(shape: Sequence[int], wiring: Tensor) -> int:
-    """How many there are: trees have pairs of their own in every sample, others share them."""
-    items, samples, _, frames, _ = shape
-    return items * frames * (1 if wiring.is_floating_point() else samples)
-
-
-def _counts(shape: Sequence[int], wiring: Tensor) -> list[int]:
-    """How many pairs there are of either type."""
-    n, scenes = shape[2], _scenes(shape, wiring)
-    return [scenes * wiring.shape[-1]] * 2 if wiring.is_floating_point() else [scenes * (n - 1) * k for k in (n - 2, 2)]
 
 
 def _precision(used: Tensor) -> str:
@@ -281,7 +202,7 @@ def _power(x: int) -> int:
 @sum_messages.register_fake
 def _(x, first, weight, bias, used, wiring, keep):
     out = sums(x, used, wiring)
-    rows = sum(_counts(out.shape, wiring)) if keep else 0
+    rows = sum(pair_counts(out.shape, wiring)) if keep else 0
     inputs = used.new_empty(rows, used.shape[-1])
     of_trees = keep and not wiring.is_floating_point()
     return out, inputs, torch.empty_like(out, dtype=_bits(x.shape[1])) if of_trees else torch.empty_like(inputs)

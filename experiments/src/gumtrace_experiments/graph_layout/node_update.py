@@ -43,7 +43,8 @@ class NodeUpdate:
 
     def __init__(self, out1: Layer, out2: Layer, out3: Layer, times: int, kernels: bool):
         parameters = [p for layer in (out1, out2, out3) for p in (layer.bias, *layer.weights)]
-        self.given = [p.detach() for p in parameters]
+        # Parts of a matrix: kernels read them whole, and products are slow where rows are not aligned.
+        self.given = [p.detach().contiguous() for p in parameters]
         self.tape = _Tape(times, kernels)
         self.gates = enumerate(_Gate.apply(self.tape, *parameters))
 
@@ -104,7 +105,7 @@ class _Step(torch.autograd.Function):
         ctx.tape, ctx.step, ctx.samples = tape, step, samples
         x, flat = x.reshape(-1, 2).contiguous(), received.reshape(-1, hidden).to(weight1.dtype)
         sizes = (len(flat), samples, n * frames)
-        h1 = torch.mm(flat, weight1.T, out=tape.layer("h1", step, flat))
+        h1 = torch.matmul(flat, weight1.T, out=tape.layer("h1", step, flat))
         z2 = _add_relu(tape.kernels, h1, x, own, bias1, sizes) @ weight2.T
         moved = _move(tape.kernels, z2, bias2, weight3, bias3, x, sizes)
         ctx.save_for_backward(x, flat, z2, *given)
@@ -121,7 +122,7 @@ class _Step(torch.autograd.Function):
         grad = grad.reshape(-1, 2).contiguous()  # that of a sum is one number, expanded
         to_z2, to_z1 = (tape.layer(name, step, z2) for name in ("to_z2", "to_z1"))
         others = _move_backward(tape.kernels, grad, z2, bias2, weight3, to_z2)
-        torch.mm(to_z2, weight2, out=to_z1)
+        torch.matmul(to_z2, weight2, out=to_z1)
         found, first = _relu_backward(tape.kernels, to_z1, tape.wide["h1"][step], grad, x, own, sizes)
         if to_gate:
             tape.steps[step] = flat.detach(), grad, first, others  # else they would keep the graph, which keeps them

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from gumtrace_experiments.graph_layout import messages
-from gumtrace_experiments.graph_layout.messages import ONCE, Messages, Pairs
+from gumtrace_experiments.graph_layout.messages import ONCE, Messages
+from gumtrace_experiments.graph_layout.pairs import Pairs
 
 KEPT = (
     1 << 32
