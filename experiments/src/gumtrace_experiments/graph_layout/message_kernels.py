@@ -1,5 +1,5 @@
-"""Messages between the nodes of graphs: what is no matrix product of them. `soft_kernels.py` has the rest of it for
-structures that are no trees.
+"""Messages between the nodes of graphs: what is no matrix product of them. `soft_kernels.py` has how those of soft
+structures are summed up.
 
 A scene is one item's nodes in one frame and, of trees, in one sample: every tree has pairs of its own of either type,
 no edges (0) and edges (1). Soft structures have all pairs of both types, and samples share them (SOFT). Scenes are
@@ -18,8 +18,7 @@ equal inputs give equal bits.
                 structures (items, samples, N (N - 1)): how much each pair is an edge, by receiver
     out, grad   (items, samples, N, frames, H), the sums at the receivers
     above       the same shape, of trees: a bit for each sender, which says where its second layer is above zero
-    between     rows from the first pair of type 0 to the first of type 1: other steps may have theirs there. `_z` where
-                a kernel has tensors with and without other steps
+    between     rows from the first pair of type 0 to the first of type 1: other steps may have theirs there
 """
 
 import triton

@@ -3,8 +3,9 @@
 Three layers, of which the first is linear in what is received and in the node's own place. Samples share the latter.
 What is done for a structure is two products of (n F, hidden) with (hidden, hidden), and two more each for gradients to
 inputs and to weights. The rest only reads and writes such tensors, and at many structures that takes longer than the
-products: autograd would have 31 passes over them, here it is 21. Sums and relus are done in place, the last layer and
-its gradient with the relu before (node_kernels.py), and nothing is kept but what is received, and the two layers.
+products: autograd would have 31 passes over them, here it is 20. Sums and relus are done in place, with what reads
+coordinates, the last layer and its gradient with the relu before (node_kernels.py), and nothing is kept but what is
+received, and the two layers.
 """
 
 from dataclasses import dataclass
@@ -125,7 +126,8 @@ class _Step(torch.autograd.Function):
         torch.matmul(to_z2, weight2, out=to_z1)
         found, first = _relu_backward(tape.kernels, to_z1, tape.wide["h1"][step], grad, x, own, sizes)
         if to_gate:
-            tape.steps[step] = flat.detach(), grad, first, others  # else they would keep the graph, which keeps them
+            flat = flat.detach()  # else it would keep the graph, which keeps it
+            tape.steps[step] = flat, grad, first, others
         found = found.view(shape[0], *shape[2:]) if to_x else None
         back = (to_z1 @ weight1).view(*shape[:-1], -1) if to_received else None
         return None, None, grad.new_empty(0), found, back, *[None] * 7

@@ -80,10 +80,11 @@ class _Step(torch.autograd.Function):
     def backward(ctx, grad):  # type: ignore[override]
         if torch.is_grad_enabled():
             raise NotImplementedError(ONCE)
-        _, _, _, used, wiring, _ = ctx.saved_tensors
+        x, first, bias, used, wiring, kept = ctx.saved_tensors
         _, _, to_gate, *_, to_wiring = ctx.needs_input_grad
         made = ctx.tape.made or ctx.tape.pairs(grad.shape, used, wiring)
         if to_gate:
             ctx.tape.made = made
-        to_x, grad_wiring = messages.backward_step(made, ctx.step, grad, *ctx.saved_tensors, to_wiring)
+        given = grad, x, first, bias, used, wiring, kept
+        to_x, grad_wiring = messages.backward_step(made, ctx.step, *given, to_wiring)
         return None, None, grad.new_empty(0), to_x, None, None, None, grad_wiring if to_wiring else None

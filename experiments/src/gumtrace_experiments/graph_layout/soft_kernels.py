@@ -1,4 +1,5 @@
-"""Messages of soft structures: how they are summed up. `message_kernels.py` says what the names stand for."""
+"""Messages of soft structures: how they are summed up. `message_kernels.py` says what the names stand for; `between_z`
+is what is between the types in z, which has no other steps."""
 
 import triton
 import triton.language as tl
