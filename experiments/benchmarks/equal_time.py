@@ -66,7 +66,7 @@ def rows() -> list[Row]:
 def _listops() -> Iterator[Row]:
     """Short expressions first. SST finds the parse from some starts only. Then with as many items as SST has, for as
     many updates, and for as long; and T-REINFORCE+ with starts, too, since seeds end in different optima, which shows
-    after 5,000 iterations."""
+    after 5,000 iterations; at last with operators that the encoder reads as others."""
     usual = {"lr": 1e-3, "schedule": "cosine", "evaluate_every": 1000, "curriculum": "12:500"}
     soft = {**usual, "temperature": 0.5}
     score = {**usual, "samples": 4}
@@ -87,6 +87,8 @@ def _listops() -> Iterator[Row]:
             yield Row(f"listops-time/{name}", "listops", estimator, seeds, more, within="listops/SST")
     for section, calls in (("listops-starts", 100), ("listops-items-starts", 400)):
         yield Row(f"{section}/T-REINFORCE", "listops", "TraceREINFORCE", "1-10", {**score, **starts, "calls": calls})
+        relabel = {**score, **starts, "calls": calls, "relabel": 0.3}
+        yield Row(f"{section}-relabel/T-REINFORCE", "listops", "TraceREINFORCE", "1-5", relabel)
 
 
 def _layouts() -> Iterator[Row]:

@@ -53,6 +53,22 @@ def test_what_the_notes_say_of_listops():
     assert f"only in seed 2 of the ten more, {astray[100, 2, 1]:.1f} % of the first" in notes("listops")
 
 
+def test_what_the_notes_say_of_operators_read_as_others():
+    runs = {run.config["relabel"]: run for run in collect([RESULTS / "tuning" / "listops-relabel.jsonl"])}
+    plain, relabelled = runs.pop(0.0), runs.pop(0.3)
+    assert not runs
+    assert {**plain.config, "relabel": 0.3} == relabelled.config
+    config, text = plain.config, notes("listops").partition("## Operators read as others")[2].partition("\n## ")[0]
+    assert f"up to {config['longest']} tokens, {config['iterations']:,} iterations of {config['calls'] // 4} " in text
+    assert f"`--curriculum {config['curriculum']}`, one start, one seed" in text
+    assert (config["samples"], config["starts"]) == (4, 1)
+    answers, edges = (
+        [100 * run.result["test"][name] for run in (relabelled, plain)] for name in ("accuracy", "precision")
+    )
+    told = f"{answers[0]:.1f} % of answers and **{edges[0]:.1f} % of edges** are right with it, "
+    assert told + f"and {answers[1]:.1f} and {edges[1]:.1f} % without" in text
+
+
 def test_what_the_notes_say_of_original_files():
     folder = ROOT / "experiments" / "benchmarks" / "results"
     runs = json.loads((folder / "listops-original.json").read_text())["runs"]
