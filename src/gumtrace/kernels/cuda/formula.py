@@ -41,7 +41,14 @@ CONDITIONAL, SHARE, TAIL = tl.constexpr(6), tl.constexpr(7), tl.constexpr(8)
 @triton.jit
 def key_term(beta, rows, h, item, keys, key, mask, MODE: tl.constexpr):
     """What each key adds to the decisions it raced in."""
-    v, e = exponential(tl.load(beta + row_of(item, rows) * keys + key, mask=mask, other=float("-inf")))
+    x = tl.load(beta + row_of(item, rows) * keys + key, mask=mask, other=float("-inf"))
+    return read_key_term(x, h, item, keys, key, mask, MODE)
+
+
+@triton.jit
+def read_key_term(x, h, item, keys, key, mask, MODE: tl.constexpr):
+    """The same, where their log-rates are read already."""
+    v, e = exponential(x)
     if MODE == SCALED:
         v *= tl.load(h + item * keys + key, mask=mask, other=0.0)
         e = tl.where(v == 0, NOTHING, e)

@@ -6,6 +6,8 @@ Every function works on scalars and tiles alike. Zero is v = 0 with e = NOTHING,
 import triton
 import triton.language as tl
 
+from gumtrace.kernels.cuda.noise import PTX
+
 NOTHING = tl.constexpr(-(2**30))
 FAR = tl.constexpr(2**30)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -25,7 +27,7 @@ def held(x):
 def exponential(x):
     """e^x of a log-rate; 0 for x = -inf."""
     some = x > float("-inf")
-    v, e = exponential_as(held(x), x.dtype)
+    v, e = _split(held(x), x.dtype)
     return tl.where(some, v, 0.0), tl.where(some, e, NOTHING)
 
 
@@ -34,13 +36,31 @@ def exponential_as(x, dtype: tl.constexpr):
     """e^x of any logarithm, 0 for -inf, with v of another type: float64 exponents are exact, but their e^x need not
     be."""
     some = x > float("-inf")
-    y = tl.where(some, tl.minimum(tl.maximum(x, -LARGEST), LARGEST), 0.0)
+    v, e = _split(tl.where(some, tl.minimum(tl.maximum(x, -LARGEST), LARGEST), 0.0), dtype)
+    return tl.where(some, v, 0.0), tl.where(some, e, NOTHING)
+
+
+@triton.jit
+def _split(y, dtype: tl.constexpr):
+    """e^y as v 2^e, v between the roots of 1/2 and 2, for a y whose e is an integer of 32 bits."""
     e = tl.floor(y * 1.4426950408889634 + 0.5)
-    if x.dtype == tl.float64:  # ln 2 in two parts, so that y - e ln 2 keeps its bits
+    if y.dtype == tl.float64:  # ln 2 in two parts, so that y - e ln 2 keeps its bits
         f = (y - e * 0.6931471803691238) - e * 1.9082149292705877e-10
     else:
         f = tl.fma(e, 2.12194440e-4, tl.fma(e, -0.693359375, y))
-    return tl.where(some, tl.exp(f.to(dtype)), 0.0), tl.where(some, e.to(tl.int32), NOTHING)
+    return _small_exp(f.to(dtype)), e.to(tl.int32)
+
+
+@triton.jit
+def _small_exp(f):
+    """e^f for f near 0, without the guard of tl.exp around large ones."""
+    if f.dtype == tl.float64:
+        return tl.exp(f)
+    elif PTX:
+        y = f * 1.4426950408889634
+        return tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [y], tl.float32, is_pure=True, pack=1)
+    else:
+        return tl.exp(f)
 
 
 @triton.jit
@@ -78,13 +98,21 @@ def total(v, e):
 
 
 @triton.jit
-def near(v, e):
-    """Numbers of a tile as multiples of one power of two, if none is too small beside the largest for that: v and the
-    exponent of all. Else v as it is, and FAR."""
+def common(e, dtype: tl.constexpr):
+    """The exponent of which all numbers of a tile can be multiples, if none is too small beside the largest for that:
+    the largest. Else FAR."""
     top = tl.max(e)
     low = tl.min(tl.where(e > NOTHING, e, top))
-    most: tl.constexpr = 512 if v.dtype == tl.float64 else 64  # half of the exponents: factors may be small too
-    return tl.where(top - low <= most, scaled(v, e - top), v), tl.where(top - low <= most, top, FAR)
+    most: tl.constexpr = 512 if dtype == tl.float64 else 64  # half of the exponents: factors may be small too
+    return tl.where(top - low <= most, top, FAR)
+
+
+@triton.jit
+def near(v, e):
+    """Numbers of a tile as multiples of one power of two, where that can be: v and the exponent of all. Else v as it
+    is, and FAR."""
+    top = common(e, v.dtype)
+    return tl.where(top < FAR, scaled(v, e - top), v), top
 
 
 @triton.jit

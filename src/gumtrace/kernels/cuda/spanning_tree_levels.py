@@ -113,13 +113,18 @@ def _levels(
 
 
 @triton.jit
-def met(part, reach, place, u, v, apart, n):
-    """Who meets on a level, of the pairs that were apart so far, and the reach of all."""
-    part_u = tl.load(part + place + u, mask=u < n, other=-1)
-    part_v = tl.load(part + place + v, mask=v < n, other=-1)
-    reach_u = tl.load(reach + place + u, mask=u < n, other=0)
-    reach_v = tl.load(reach + place + v, mask=v < n, other=0)
-    return apart & (part_u[:, None] == part_v[None, :]), reach_u[:, None], reach_v[None, :]
+def either(numbers, u, v, n):
+    """Of the nodes on either side of a tile."""
+    return tl.load(numbers + u, mask=u < n, other=0), tl.load(numbers + v, mask=v < n, other=0)
+
+
+@triton.jit
+def met(part, reach, u, v, n):
+    """Of the pairs of a tile, those that are in one part on a level, be it since an earlier one; and those where the
+    first node reaches at least as far as the second."""
+    part_u, part_v = either(part, u, v, n)
+    reach_u, reach_v = either(reach, u, v, n)
+    return part_u[:, None] == part_v[None, :], reach_u[:, None] >= reach_v[None, :]
 
 
 def levels(geometry, winners, tops=None, whole=None):

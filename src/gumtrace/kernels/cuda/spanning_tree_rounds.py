@@ -30,6 +30,13 @@ def tile_at(index):
 
 
 @triton.jit
+def tile_of(one, two):
+    """The index of the tile of two blocks, in any order."""
+    column = tl.maximum(one, two)
+    return column * (column + 1) // 2 + tl.minimum(one, two)
+
+
+@triton.jit
 def joined(parent, most):
     """The part that each part ends in, where each names the one that it joins, and two may name each other. At most so
     many join others."""

@@ -10,13 +10,16 @@ import torch
 import triton
 import triton.language as tl
 
-from gumtrace.kernels.cuda.formula import EXACT, LOG_PROB, finish_decisions, key_term
-from gumtrace.kernels.cuda.noise import multiple
-from gumtrace.kernels.cuda.scaled_float import NOTHING, add, near, normal, scaled, sum_some, total
+from gumtrace.kernels.cuda.formula import EXACT, LOG_PROB, SCALED, finish_decisions, read_key_term
+from gumtrace.kernels.cuda.noise import multiple, row_of
+from gumtrace.kernels.cuda.scaled_float import FAR, NOTHING, add, common, normal, scaled, sum_some, total
 from gumtrace.kernels.cuda.spanning_tree_levels import decisions, levels, merge_of, met, new, shape_of
-from gumtrace.kernels.cuda.spanning_tree_rounds import tile_at
+from gumtrace.kernels.cuda.spanning_tree_rounds import tile_at, tile_of
 
-SIDE = 64  # of a tile of pairs
+SIDE = 32  # of a tile of pairs
+# A tile is one warp's: rows and columns are summed without a barrier. With half of the registers a warp may have, twice
+# as many wait for memory at a time.
+ONE_WARP = {"num_warps": 1} if torch.version.hip else {"num_warps": 1, "maxnreg": 128}
 FOLDED = 128  # nodes of a program that adds up what tiles left
 BITS, UNIT = tl.constexpr(46), tl.constexpr(2.0**-46)  # of sums as integers: 2^16 numbers below 2 fit 63 bits
 BROKEN = tl.constexpr(2**29)  # the exponent of what is infinite or not a number
@@ -32,6 +35,7 @@ def _sums(
     h,
     sums_v,
     sums_e,
+    scales,
     n,
     MODE: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -39,7 +43,7 @@ def _sums(
     SIDE: tl.constexpr,
 ):
     """Of a tile of pairs, for the nodes on either side, the sums by level over those that they meet there by their own
-    reach: (levels, blocks, n)."""
+    reach: (levels, blocks, n). Their exponent is the tile's, in `scales`, or where that is FAR in `sums_e`."""
     blocks = tl.cdiv(n, SIDE)
     tiles = blocks * (blocks + 1) // 2
     item = (tl.program_id(0) // tiles).to(tl.int64)
@@ -48,24 +52,48 @@ def _sums(
     u, v = row * SIDE + tl.arange(0, SIDE), column * SIDE + tl.arange(0, SIDE)
     levels, nodes = tl.load(number + 2 * item), tl.load(number + 2 * item + 1)
     inside = (u < n)[:, None] & (v < n)[None, :]
-    v_key, e_key = key_term(beta, rows, h, item, n * n, u[:, None] * n + v[None, :], inside, MODE)
-    apart = (u[:, None] < v[None, :]) & (v < nodes)[None, :]
-    e_key = tl.where(apart, e_key, NOTHING)
-    v_key, top = near(v_key, e_key)
-    for level in range(levels):
-        meet, reach_u, reach_v = met(part, reach, item * (LEVELS + 1) * n + level * n, u, v, apart, n)
-        apart = apart & (meet == 0)
-        far = reach_u >= reach_v  # of equal reaches the first node's
-        v_row, e_row = sum_some(v_key, e_key, top, meet & far, 1)
-        v_col, e_col = sum_some(v_key, e_key, top, meet & (far == 0), 0)
-        place = (item * (LEVELS + 1) + level) * blocks * n
-        if row == column:
-            v_row, e_row = add(v_row, e_row, v_col, e_col)
-        else:
-            tl.store(sums_v + place + row * n + v, v_col, mask=v < n)
-            tl.store(sums_e + place + row * n + v, e_col, mask=v < n)
-        tl.store(sums_v + place + column * n + u, v_row, mask=u < n)
-        tl.store(sums_e + place + column * n + u, e_row, mask=u < n)
+    key = u[:, None] * n + v[None, :]
+    x = tl.load(beta + row_of(item, rows) * n * n + key, mask=inside, other=float("-inf"))
+    pair = (u[:, None] < v[None, :]) & (v < nodes)[None, :]
+    v_key, e_key = read_key_term(tl.where(pair, x, float("-inf")), h, item, n * n, key, inside, MODE)
+    if MODE == SCALED:  # h may be anything, at what is no pair too
+        v_key = tl.where(pair, v_key, 0.0)
+        e_key = tl.where(pair, tl.where(tl.abs(v_key) < float("inf"), e_key, BROKEN), NOTHING)
+    top = common(e_key, v_key.dtype)
+    top = tl.where(top < BROKEN, top, FAR)
+    tl.store(scales + tl.program_id(0), top)
+    if top < FAR:
+        v_key = scaled(v_key, e_key - top)
+        for level in range(levels):
+            place = (item * (LEVELS + 1) + level) * n
+            meet, far = met(part + place, reach + place, u, v, n)
+            apart = tl.where(meet, 0.0, v_key)
+            taken = v_key - apart  # exact, and cheaper than a choice
+            by_row = tl.where(far, taken, 0.0)
+            v_row, v_col = tl.sum(by_row, 1), tl.sum(taken - by_row, 0)
+            v_key = apart
+            at = sums_v + place * blocks
+            if row == column:
+                v_row += v_col
+            else:
+                tl.store(at + row * n + v, v_col, mask=v < n)
+            tl.store(at + column * n + u, v_row, mask=u < n)
+    else:
+        for level in range(levels):
+            place = (item * (LEVELS + 1) + level) * n
+            meet, far = met(part + place, reach + place, u, v, n)
+            v_row, e_row = sum_some(v_key, e_key, FAR, meet & far, 1)
+            v_col, e_col = sum_some(v_key, e_key, FAR, meet & (far == 0), 0)
+            v_key, e_key = tl.where(meet, 0.0, v_key), tl.where(meet, NOTHING, e_key)
+            if row == column:
+                v_row, e_row = add(v_row, e_row, v_col, e_col)
+            else:
+                at = place * blocks + row * n + v
+                tl.store(sums_v + at, v_col, mask=v < n)
+                tl.store(sums_e + at, e_col, mask=v < n)
+            at = place * blocks + column * n + u
+            tl.store(sums_v + at, v_row, mask=u < n)
+            tl.store(sums_e + at, e_row, mask=u < n)
 
 
 @triton.jit(do_not_specialize=["n", "blocks"])
@@ -74,6 +102,7 @@ def _fold(
     number,
     tile_v,
     tile_e,
+    scales,
     sums_v,
     sums_e,
     tops,
@@ -82,6 +111,7 @@ def _fold(
     LEVELS: tl.constexpr,
     BLOCKS: tl.constexpr,
     NODES: tl.constexpr,
+    SIDE: tl.constexpr,
 ):
     """The sums by level of some nodes, over all tiles; and the largest exponent of those of a merge."""
     groups = tl.cdiv(n, NODES)
@@ -94,7 +124,10 @@ def _fold(
     at = ((item * (LEVELS + 1) + level) * blocks + block[:, None]) * n + node[None, :]
     mask = (block < blocks)[:, None] & (node < n)[None, :]
     v = tl.load(tile_v + at, mask=mask, other=0.0)
-    v, e = total(v, tl.load(tile_e + at, mask=mask, other=NOTHING))
+    tile = item * (blocks * (blocks + 1) // 2) + tile_of(block[:, None], node[None, :] // SIDE)
+    scale = tl.load(scales + tile, mask=mask, other=NOTHING)
+    e = tl.load(tile_e + at, mask=mask & (scale == FAR), other=NOTHING)
+    v, e = total(v, tl.where(v == 0, NOTHING, tl.where(scale == FAR, e, scale)))
     v, e = normal(v, e)
     e = tl.where(tl.abs(v) < float("inf"), e, BROKEN)
     tl.store(sums_v + place, v, mask=node < n)
@@ -161,11 +194,12 @@ def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, s
     by_tile = (items, most + 1, blocks, n)
     tile_v, sums_v = new(winners, beta.dtype, by_tile, reach.shape)
     tile_e, sums_e = new(winners, torch.int32, by_tile, reach.shape)
-    where = (part, reach, number, beta, len(beta), h, tile_v, tile_e, n)
-    grid = (items * (blocks * (blocks + 1) // 2),)
-    _sums[grid](*where, MODE=mode, LEVELS=most, FOURS=n % 4 == 0, SIDE=SIDE, num_warps=8, **EXACT)
-    where = (reach, number, tile_v, tile_e, sums_v, sums_e, tops, n, blocks)
-    folded = {"LEVELS": most, "BLOCKS": triton.next_power_of_2(blocks), "NODES": FOLDED}
+    tiles = items * (blocks * (blocks + 1) // 2)
+    (scales,) = new(winners, torch.int32, (tiles,))
+    where = (part, reach, number, beta, len(beta), h, tile_v, tile_e, scales, n)
+    _sums[(tiles,)](*where, MODE=mode, LEVELS=most, FOURS=n % 4 == 0, SIDE=SIDE, **ONE_WARP, **EXACT)
+    where = (reach, number, tile_v, tile_e, scales, sums_v, sums_e, tops, n, blocks)
+    folded = {"LEVELS": most, "BLOCKS": triton.next_power_of_2(blocks), "NODES": FOLDED, "SIDE": SIDE}
     _fold[(items * (most + 1) * triton.cdiv(n, FOLDED),)](*where, **folded, num_warps=4, **EXACT)
     where = (winners, reach, number, sums_v, sums_e, tops, whole, beta, len(beta), alpha, out, log_prob, z)
     _finish[(items,)](*where, seed, stream, n, slots, MODE=mode, **shape, **EXACT)

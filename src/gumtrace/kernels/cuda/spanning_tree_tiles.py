@@ -20,9 +20,9 @@ from gumtrace.kernels.cuda.order import code, decode, smaller
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add
 from gumtrace.kernels.cuda.spanning_tree_levels import (
     decisions,
+    either,
     levels,
     merge_of,
-    met,
     new,
     number_of,
     pair_of,
@@ -78,12 +78,6 @@ def _shares(
         tl.store(caps + item * n + b, decode(held), mask=b < n)
 
 
-@triton.jit
-def _either(numbers, u, v, n):
-    """Of the nodes on either side of a tile: (side, 1) and (1, side)."""
-    return tl.load(numbers + u, mask=u < n, other=0)[:, None], tl.load(numbers + v, mask=v < n, other=0)[None, :]
-
-
 @triton.jit(do_not_specialize=["rows", "stream", "n"])
 def _spread(
     part,
@@ -129,14 +123,16 @@ def _spread(
         )  # a nan has no share; and thus the compiler keeps the tile as it is read, four keys a thread
     for level in range(levels):
         place = item * (LEVELS + 1) * n + level * n
-        meet, reach_u, reach_v = met(part, reach, place, u, v, apart, n)
+        part_u, part_v = either(part + place, u, v, n)
+        reach_u, reach_v = either(reach + place, u, v, n)
+        meet = apart & (part_u[:, None] == part_v[None, :])
         apart = apart & (meet == 0)
-        far = reach_u >= reach_v
-        v_u, v_v = _either(share_v + place, u, v, n)
-        e_u, e_v = _either(share_e + place, u, v, n)
-        v_key = tl.where(meet, tl.where(far, v_u, v_v), v_key)
-        e_key = tl.where(meet, tl.where(far, e_u, e_v), e_key)
-        farthest = tl.where(meet, tl.where(far, reach_u, reach_v), farthest)
+        far = reach_u[:, None] >= reach_v[None, :]
+        v_u, v_v = either(share_v + place, u, v, n)
+        e_u, e_v = either(share_e + place, u, v, n)
+        v_key = tl.where(meet, tl.where(far, v_u[:, None], v_v[None, :]), v_key)
+        e_key = tl.where(meet, tl.where(far, e_u[:, None], e_v[None, :]), e_key)
+        farthest = tl.where(meet, tl.where(far, reach_u[:, None], reach_v[None, :]), farthest)
     won = pair_of(farthest) == number_of(u[:, None], v[None, :])
     cap = key
     if MODE == CONDITIONAL:
