@@ -14,6 +14,7 @@ from gumtrace.kernels.cuda import (
     arborescence_turn,
     matching_rounds,
     matching_tiles,
+    spanning_tree_ranks,
     spanning_tree_rounds,
     spanning_tree_sums,
     spanning_tree_tiles,
@@ -59,6 +60,7 @@ def several_programs(monkeypatch):
     side = 16 if DEVICE == "cuda" else 4
     monkeypatch.setattr(cuda.spanning_tree, "ONE_PROGRAM", 0)
     monkeypatch.setattr(spanning_tree_rounds, "TILE", side)
+    monkeypatch.setattr(spanning_tree_ranks, "TILE", side)
     monkeypatch.setattr(spanning_tree_tiles, "SIDE", side)
     monkeypatch.setattr(spanning_tree_sums, "SIDE", side)
     monkeypatch.setattr(spanning_tree_sums, "FOLDED", side)

@@ -113,17 +113,17 @@ def _levels(
 
 
 @triton.jit
-def either(numbers, u, v, n):
+def either(numbers, u, v, inside_u, inside_v):
     """Of the nodes on either side of a tile."""
-    return tl.load(numbers + u, mask=u < n, other=0), tl.load(numbers + v, mask=v < n, other=0)
+    return tl.load(numbers + u, mask=inside_u, other=0), tl.load(numbers + v, mask=inside_v, other=0)
 
 
 @triton.jit
-def met(part, reach, u, v, n):
+def met(part, reach, u, v, inside_u, inside_v):
     """Of the pairs of a tile, those that are in one part on a level, be it since an earlier one; and those where the
     first node reaches at least as far as the second."""
-    part_u, part_v = either(part, u, v, n)
-    reach_u, reach_v = either(reach, u, v, n)
+    part_u, part_v = either(part, u, v, inside_u, inside_v)
+    reach_u, reach_v = either(reach, u, v, inside_u, inside_v)
     return part_u[:, None] == part_v[None, :], reach_u[:, None] >= reach_v[None, :]
 
 
@@ -147,3 +147,10 @@ def shape_of(geometry):
 
 def new(like, dtype, *shapes):
     return [torch.empty(shape, dtype=dtype, device=like.device) for shape in shapes]
+
+
+def resident(warps, dtype):
+    """How a tile of pairs is launched: with registers for 16 warps a multiprocessor, which wait for memory in turn. Of
+    float64 this would be too few."""
+    limit = {} if torch.version.hip or dtype == torch.float64 else {"maxnreg": 128}
+    return {"num_warps": warps, **limit}

@@ -13,12 +13,13 @@ import triton
 import triton.language as tl
 
 from gumtrace.kernels.cuda.formula import EXACT
-from gumtrace.kernels.cuda.noise import multiple, noisy, row_of
-from gumtrace.kernels.cuda.order import before, code, least
+from gumtrace.kernels.cuda.noise import multiple, noisy
+from gumtrace.kernels.cuda.order import code, least
+from gumtrace.kernels.cuda.spanning_tree_ranks import nodes_of, rank
 
 TILE = 64  # nodes on either side of a tile of pairs
 SCANNED = 128  # best edges of nodes into blocks that a program looks at
-STALE = 16  # of these, how many are found anew at once
+STALE = 32  # of these, how many are found anew at once
 NONE = tl.constexpr(2**31 - 1)  # the edge of a part that has none
 
 
@@ -51,14 +52,6 @@ def joined(parent, most):
     return parent, hooked
 
 
-@triton.jit
-def _nodes_of(sizes, size_rows, item, n):
-    nodes = n
-    if sizes is not None:
-        nodes = tl.load(sizes + row_of(item, size_rows))
-    return nodes
-
-
 @triton.jit(do_not_specialize=["rows", "size_rows", "n", "blocks"])
 def _draw(
     source,
@@ -86,7 +79,7 @@ def _draw(
     g = noisy(source, rows, seed, item, n * n, key, inside)
     lowest = least(tl.zeros([], g.dtype))
     pair = inside & (u[:, None] < v[None, :])
-    races = pair & (v < _nodes_of(sizes, size_rows, item, n))[None, :]
+    races = pair & (v < nodes_of(sizes, size_rows, item, n))[None, :]
     c = tl.where(races, code(g), lowest)
     c = tl.where(pair & ((g < float("inf")) == 0), code(tl.full((), float("inf"), g.dtype)), c)
     if row == column:
@@ -114,6 +107,7 @@ def _best(
     state,
     best_c,
     best_other,
+    stale_at,
     node_c,
     node_other,
     n,
@@ -144,11 +138,14 @@ def _best(
     end = tl.load(best_other + block * n + node, mask=found, other=0)
     stale = found & (tl.load(part + node, mask=found, other=0) == tl.load(part + end, mask=found, other=-1))
     upto = tl.cumsum(stale.to(tl.int32), 0)
-    tl.debug_barrier()  # several threads have read the same
-    for start in range(0, tl.max(upto, 0), STALE):
+    number = tl.max(upto, 0)
+    stale_at += tl.program_id(0).to(tl.int64) * (NODES * BLOCKS)
+    tl.store(stale_at + upto - 1, place, mask=stale)
+    tl.debug_barrier()  # and several threads have read the same
+    for start in range(0, number, STALE):
         behind = start + tl.arange(0, STALE)
-        which = tl.sum((upto[None, :] <= behind[:, None]).to(tl.int32), 1)  # the places of some that are stale
-        some = which < NODES * BLOCKS
+        some = behind < number
+        which = tl.load(stale_at + behind, mask=some, other=0, cache_modifier=".cg")
         u, into = first + which // BLOCKS, which % BLOCKS
         v = into[:, None] * TILE + tl.arange(0, TILE)[None, :]
         inside = some[:, None] & (v < n)
@@ -228,7 +225,7 @@ def _join(
     if FIRST:
         wrong = tl.max(c, 0) == -lowest  # the code of inf
         found = found & (wrong == 0)
-        left += _nodes_of(sizes, size_rows, item, n) - 1
+        left += nodes_of(sizes, size_rows, item, n) - 1
         tl.store(state + 2 * item + 1, wrong.to(tl.int32))
     else:
         names = tl.load(part + own + node, mask=inside, other=0)
@@ -247,46 +244,6 @@ def _join(
     tl.store(state + 2 * item, tl.where(joins > 0, left - joins, 0))
 
 
-@triton.jit(do_not_specialize=["size_rows", "n", "components", "slots", "blocks"])
-def _rank(
-    tree_c,
-    tree_key,
-    state,
-    sizes,
-    size_rows,
-    winners,
-    status,
-    n,
-    components,
-    slots,
-    blocks,
-    TILE: tl.constexpr,
-):
-    """Each program counts for a block of edges those that come before; -1 behind the last that is kept."""
-    item = (tl.program_id(0) // blocks).to(tl.int64)
-    block = tl.program_id(0) % blocks
-    lowest = least(tl.zeros([], tl.float64 if tree_c.dtype.element_ty == tl.int64 else tl.float32))
-    place = block * TILE + tl.arange(0, TILE)
-    c = tl.load(tree_c + item * n + place, mask=place < n, other=lowest)
-    key = tl.load(tree_key + item * n + place, mask=place < n, other=0)
-    rank, found = place * 0, place * 0
-    for start in range(0, n, TILE):
-        other = start + tl.arange(0, TILE)
-        other_c = tl.load(tree_c + item * n + other, mask=other < n, other=lowest)
-        other_key = tl.load(tree_key + item * n + other, mask=other < n, other=0)
-        sooner = before(other_c[:, None], other_key[:, None], c[None, :], key[None, :])
-        rank += tl.sum(sooner.to(tl.int32), 0)
-        found += (other_c > lowest).to(tl.int32)
-    steps = _nodes_of(sizes, size_rows, item, n) - components
-    wrong = tl.load(state + 2 * item + 1)
-    stuck = (steps < 0) | (tl.sum(found, 0) < steps)
-    kept = tl.where(stuck | (wrong > 0), 0, steps)
-    tl.store(winners + item * slots + rank, key, mask=(c > lowest) & (rank < kept))
-    tl.store(winners + item * slots + place, -1, mask=(place < slots) & (place >= kept))
-    if block == 0:
-        tl.store(status + item, tl.where(wrong > 0, 2, stuck.to(tl.int32)).to(tl.int8))
-
-
 def trace(geometry, source, sizes, seed, winners, links, status):
     n, items, device = geometry.nodes, len(winners), source.device
     levels = max(1, (n - 1).bit_length())
@@ -303,16 +260,17 @@ def trace(geometry, source, sizes, seed, winners, links, status):
     tile = {"FOURS": n % 4 == 0, "TILE": TILE, **EXACT}
     wide = triton.next_power_of_2(blocks)
     some = max(1, SCANNED // wide)
+    groups = triton.cdiv(n, some)
+    stale_at = torch.empty(items, groups * some * wide, dtype=torch.int32, device=device)
     for step in range(levels):
         if step == 0:
             grid, found = (items * (blocks * (blocks + 1) // 2),), (best_c, best_other, n, blocks)
             _draw[grid](source, len(source), *sized, seed, codes, *found, num_warps=8 if n % 4 == 0 else 16, **tile)
         else:
-            grid, found = (items * triton.cdiv(n, some),), (node_c, node_other, n, 1)
-            where = (codes, part, state, best_c, best_other, node_c, node_other, n, blocks)
+            grid, found = (items * groups,), (node_c, node_other, n, 1)
+            where = (codes, part, state, best_c, best_other, stale_at, node_c, node_other, n, blocks)
             _best[grid](*where, NODES=some, BLOCKS=wide, STALE=STALE, num_warps=4, **tile)
         kept = (part, state, *found[:2], tree_c, tree_key, top_at, first_at, *found[2:])
         shape = {"FIRST": step == 0, "N": width, "num_warps": max(1, width // 128)}
         _join[(items,)](*sized, *kept, **shape, **EXACT)
-    ranked = (tree_c, tree_key, state, *sized, winners, status, n, geometry.components, geometry.winner_slots)
-    _rank[(items * blocks,)](*ranked, blocks, TILE=TILE, num_warps=8, **EXACT)
+    rank(geometry, tree_c, tree_key, state, sized, winners, status)

@@ -3,7 +3,7 @@
 Of a tile of pairs it takes two numbers a node and level to know their merges (spanning_tree_levels.py). What is summed
 by merge is first summed by node and level, at the node by whose reach the pair is joined. Many nodes have the same
 reach, in no order: their sums are added as integers, which add up to the same in any order. The unit is 2^(e - BITS),
-where e is the largest exponent at the merge: the sum of m numbers is exact to m 2^-46 of the largest, in float64 too.
+where e is the largest exponent at the merge, and BITS as many as fit: 46 and more, in float64 too.
 """
 
 import torch
@@ -13,15 +13,11 @@ import triton.language as tl
 from gumtrace.kernels.cuda.formula import EXACT, LOG_PROB, SCALED, finish_decisions, read_key_term
 from gumtrace.kernels.cuda.noise import multiple, row_of
 from gumtrace.kernels.cuda.scaled_float import FAR, NOTHING, add, common, normal, scaled, sum_some, total
-from gumtrace.kernels.cuda.spanning_tree_levels import decisions, levels, merge_of, met, new, shape_of
+from gumtrace.kernels.cuda.spanning_tree_levels import decisions, levels, merge_of, met, new, resident, shape_of
 from gumtrace.kernels.cuda.spanning_tree_rounds import tile_at, tile_of
 
-SIDE = 32  # of a tile of pairs
-# A tile is one warp's: rows and columns are summed without a barrier. With half of the registers a warp may have, twice
-# as many wait for memory at a time.
-ONE_WARP = {"num_warps": 1} if torch.version.hip else {"num_warps": 1, "maxnreg": 128}
+SIDE, WARPS = 32, 1  # of a tile of pairs: one warp sums rows and columns without a barrier
 FOLDED = 128  # nodes of a program that adds up what tiles left
-BITS, UNIT = tl.constexpr(46), tl.constexpr(2.0**-46)  # of sums as integers: 2^16 numbers below 2 fit 63 bits
 BROKEN = tl.constexpr(2**29)  # the exponent of what is infinite or not a number
 
 
@@ -62,38 +58,38 @@ def _sums(
     top = common(e_key, v_key.dtype)
     top = tl.where(top < BROKEN, top, FAR)
     tl.store(scales + tl.program_id(0), top)
+    own = item * (LEVELS + 1) * n
+    part, reach, sums_v, sums_e = part + own, reach + own, sums_v + own * blocks, sums_e + own * blocks
+    inside_u, inside_v = u < n, v < n
     if top < FAR:
         v_key = scaled(v_key, e_key - top)
         for level in range(levels):
-            place = (item * (LEVELS + 1) + level) * n
-            meet, far = met(part + place, reach + place, u, v, n)
+            meet, far = met(part, reach, level * n + u, level * n + v, inside_u, inside_v)
             apart = tl.where(meet, 0.0, v_key)
             taken = v_key - apart  # exact, and cheaper than a choice
             by_row = tl.where(far, taken, 0.0)
             v_row, v_col = tl.sum(by_row, 1), tl.sum(taken - by_row, 0)
             v_key = apart
-            at = sums_v + place * blocks
             if row == column:
                 v_row += v_col
             else:
-                tl.store(at + row * n + v, v_col, mask=v < n)
-            tl.store(at + column * n + u, v_row, mask=u < n)
+                tl.store(sums_v + (level * blocks + row) * n + v, v_col, mask=inside_v)
+            tl.store(sums_v + (level * blocks + column) * n + u, v_row, mask=inside_u)
     else:
         for level in range(levels):
-            place = (item * (LEVELS + 1) + level) * n
-            meet, far = met(part + place, reach + place, u, v, n)
+            meet, far = met(part, reach, level * n + u, level * n + v, inside_u, inside_v)
             v_row, e_row = sum_some(v_key, e_key, FAR, meet & far, 1)
             v_col, e_col = sum_some(v_key, e_key, FAR, meet & (far == 0), 0)
             v_key, e_key = tl.where(meet, 0.0, v_key), tl.where(meet, NOTHING, e_key)
             if row == column:
                 v_row, e_row = add(v_row, e_row, v_col, e_col)
             else:
-                at = place * blocks + row * n + v
-                tl.store(sums_v + at, v_col, mask=v < n)
-                tl.store(sums_e + at, e_col, mask=v < n)
-            at = place * blocks + column * n + u
-            tl.store(sums_v + at, v_row, mask=u < n)
-            tl.store(sums_e + at, e_row, mask=u < n)
+                at = (level * blocks + row) * n + v
+                tl.store(sums_v + at, v_col, mask=inside_v)
+                tl.store(sums_e + at, e_col, mask=inside_v)
+            at = (level * blocks + column) * n + u
+            tl.store(sums_v + at, v_row, mask=inside_u)
+            tl.store(sums_e + at, e_row, mask=inside_u)
 
 
 @triton.jit(do_not_specialize=["n", "blocks"])
@@ -158,6 +154,7 @@ def _finish(
     MODE: tl.constexpr,
     LEVELS: tl.constexpr,
     N: tl.constexpr,
+    BITS: tl.constexpr,
 ):
     """What races in a decision is what is joined by its merge and by later ones."""
     item = tl.program_id(0).to(tl.int64)
@@ -174,9 +171,10 @@ def _finish(
         e = tl.load(sums_e + place, mask=b < n, other=NOTHING)
         some = (e > NOTHING) & (e < BROKEN)
         shift = tl.where(some, e - tl.load(tops + merge), NOTHING) + BITS
-        tl.atomic_add(whole + merge, scaled(tl.where(some, v, 0.0), shift).to(tl.int64), sem="relaxed")
+        units = tl.floor(scaled(tl.where(some, v, 0.0), shift) + 0.5)
+        tl.atomic_add(whole + merge, units.to(tl.int64), sem="relaxed")
     tl.debug_barrier()
-    v = tl.load(whole + b, mask=live, other=0, cache_modifier=".cg").to(tl.float64) * UNIT
+    v = tl.load(whole + b, mask=live, other=0, cache_modifier=".cg").to(tl.float64) * 0.5**BITS
     e = tl.load(tops + b, mask=live, other=NOTHING)
     v = tl.where(e < BROKEN, v, float("nan")).to(dtype)
     v, e = tl.associative_scan((v, e), 0, add, reverse=True)
@@ -197,9 +195,12 @@ def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, s
     tiles = items * (blocks * (blocks + 1) // 2)
     (scales,) = new(winners, torch.int32, (tiles,))
     where = (part, reach, number, beta, len(beta), h, tile_v, tile_e, scales, n)
-    _sums[(tiles,)](*where, MODE=mode, LEVELS=most, FOURS=n % 4 == 0, SIDE=SIDE, **ONE_WARP, **EXACT)
+    launched = resident(WARPS, beta.dtype)
+    _sums[(tiles,)](*where, MODE=mode, LEVELS=most, FOURS=n % 4 == 0, SIDE=SIDE, **launched, **EXACT)
     where = (reach, number, tile_v, tile_e, scales, sums_v, sums_e, tops, n, blocks)
-    folded = {"LEVELS": most, "BLOCKS": triton.next_power_of_2(blocks), "NODES": FOLDED, "SIDE": SIDE}
-    _fold[(items * (most + 1) * triton.cdiv(n, FOLDED),)](*where, **folded, num_warps=4, **EXACT)
+    wide = triton.next_power_of_2(blocks)
+    folded = {"LEVELS": most, "BLOCKS": wide, "NODES": FOLDED, "SIDE": SIDE, "num_warps": max(4, wide // 4)}
+    _fold[(items * (most + 1) * triton.cdiv(n, FOLDED),)](*where, **folded, **EXACT)
     where = (winners, reach, number, sums_v, sums_e, tops, whole, beta, len(beta), alpha, out, log_prob, z)
-    _finish[(items,)](*where, seed, stream, n, slots, MODE=mode, **shape, **EXACT)
+    bits = 61 - (n * (most + 1)).bit_length()  # a merge has fewer than n (most + 1) sums, all below 4
+    _finish[(items,)](*where, seed, stream, n, slots, MODE=mode, BITS=bits, **shape, **EXACT)

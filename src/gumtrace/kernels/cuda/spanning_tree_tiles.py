@@ -19,18 +19,21 @@ from gumtrace.kernels.cuda.noise import multiple, row_of
 from gumtrace.kernels.cuda.order import code, decode, smaller
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add
 from gumtrace.kernels.cuda.spanning_tree_levels import (
+    PAIRS,
     decisions,
     either,
     levels,
     merge_of,
+    met,
     new,
     number_of,
     pair_of,
+    resident,
     shape_of,
 )
 from gumtrace.kernels.cuda.spanning_tree_rounds import tile_at
 
-SIDE = 32  # of a tile of pairs
+SIDE, WARPS = 32, 2  # of a tile of pairs
 
 
 @triton.jit(do_not_specialize=["rows", "n", "slots"])
@@ -78,6 +81,13 @@ def _shares(
         tl.store(caps + item * n + b, decode(held), mask=b < n)
 
 
+@triton.jit
+def _farther(numbers, far, u, v, inside_u, inside_v):
+    """Of each pair of a tile, the number of the node that reaches farther."""
+    number_u, number_v = either(numbers, u, v, inside_u, inside_v)
+    return tl.where(far, number_u[:, None], number_v[None, :])
+
+
 @triton.jit(do_not_specialize=["rows", "stream", "n"])
 def _spread(
     part,
@@ -111,36 +121,35 @@ def _spread(
     key = u[:, None] * n + v[None, :]
     inside = (u < n)[:, None] & (v < n)[None, :]
     pair = (u[:, None] < v[None, :]) & (v < nodes)[None, :]
+    others = (row == column) | (column * SIDE + SIDE > nodes)  # whether the tile has some that are no pairs
     if row != column:
         mirrored = v[:, None] * n + u[None, :]
         store_idle(out, more, item * n * n + mirrored, (v < n)[:, None] & (u < n)[None, :], MODE)
-    v_key, e_key, farthest = tl.zeros(key.shape, beta.dtype.element_ty), key * 0 + NOTHING, key * 0
-    apart, x = pair, v_key
+    x = tl.zeros(key.shape, beta.dtype.element_ty)
     if MODE != SPREAD:
         x = tl.load(beta + row_of(item, rows) * n * n + key, mask=inside, other=float("-inf"))
-        apart = apart & (
-            x == x
-        )  # a nan has no share; and thus the compiler keeps the tile as it is read, four keys a thread
-    for level in range(levels):
-        place = item * (LEVELS + 1) * n + level * n
-        part_u, part_v = either(part + place, u, v, n)
-        reach_u, reach_v = either(reach + place, u, v, n)
-        meet = apart & (part_u[:, None] == part_v[None, :])
-        apart = apart & (meet == 0)
-        far = reach_u[:, None] >= reach_v[None, :]
-        v_u, v_v = either(share_v + place, u, v, n)
-        e_u, e_v = either(share_e + place, u, v, n)
-        v_key = tl.where(meet, tl.where(far, v_u[:, None], v_v[None, :]), v_key)
-        e_key = tl.where(meet, tl.where(far, e_u[:, None], e_v[None, :]), e_key)
-        farthest = tl.where(meet, tl.where(far, reach_u[:, None], reach_v[None, :]), farthest)
+    # nothing, whatever x is; but as it depends on x the compiler keeps the tile as it is read, four keys a thread
+    v_key = tl.where(x == x, 0.0, 1.0).to(x.dtype)
+    e_key, farthest = tl.where(x == x, NOTHING, 0), tl.where(x == x, 0, PAIRS)
+    own, inside_u, inside_v = item * (LEVELS + 1) * n, u < n, v < n
+    part, reach, share_v, share_e = part + own, reach + own, share_v + own, share_e + own
+    for back in range(levels):  # from the last level, so that what is kept is of the first where they are in one part
+        level = (levels - 1 - back) * n
+        meet, far = met(part, reach, level + u, level + v, inside_u, inside_v)
+        v_key = tl.where(meet, _farther(share_v, far, level + u, level + v, inside_u, inside_v), v_key)
+        e_key = tl.where(meet, _farther(share_e, far, level + u, level + v, inside_u, inside_v), e_key)
+        farthest = tl.where(meet, _farther(reach, far, level + u, level + v, inside_u, inside_v), farthest)
+    if others:
+        e_key = tl.where(pair, e_key, NOTHING)  # what is not a pair is not to overflow
     won = pair_of(farthest) == number_of(u[:, None], v[None, :])
     cap = key
     if MODE == CONDITIONAL:
-        cap = tl.load(caps + item * n + merge_of(farthest), mask=pair & (apart == 0) & (x == x), other=0.0)
+        merge = merge_of(farthest)
+        cap = tl.load(caps + item * n + merge, mask=pair & (merge < n), other=0.0)
         cap = code(cap) - (won == 0).to(tl.int32)
     # all of the tile, by a mask that is known four keys at a time
     finish_read_keys(x, v_key, e_key, cap, won, grad, g, out, more, seed, stream, item, n * n, key, inside, MODE)
-    if (row == column) | (column * SIDE + SIDE > nodes):
+    if others:
         tl.debug_barrier()
         store_idle(out, more, item * n * n + key, inside & (pair == 0), MODE)
 
@@ -157,5 +166,5 @@ def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, see
     _shares[(items,)](*where, MODE=mode, **shape, **EXACT)
     blocks = triton.cdiv(n, SIDE)
     where = (part, reach, number, *share, beta, len(beta), grad, g, out, more, seed, stream, n)
-    sized = {"LEVELS": shape["LEVELS"], "FOURS": n % 4 == 0, "SIDE": SIDE, "num_warps": 4}
+    sized = {"LEVELS": shape["LEVELS"], "FOURS": n % 4 == 0, "SIDE": SIDE, **resident(WARPS, beta.dtype)}
     _spread[(items * (blocks * (blocks + 1) // 2),)](*where, MODE=mode, **sized, **EXACT)
