@@ -13,15 +13,14 @@ import torch
 import triton
 import triton.language as tl
 
+from gumtrace.kernels.cuda.arborescence_cycles import contract
 from gumtrace.kernels.cuda.arborescence_turn import is_large, turn, wanted
+from gumtrace.kernels.cuda.arborescence_weights import NOWHERE, PLACES, exponential, extent
 from gumtrace.kernels.cuda.formula import EXACT
 from gumtrace.kernels.cuda.launch import power_of_2, quick
 from gumtrace.kernels.cuda.noise import noisy, row_of
 from gumtrace.kernels.cuda.order import code, decode, least
 
-WIDEST = tl.constexpr(1300.0)  # the widest span of G that is run on E itself, as on the CPU
-PLACES = tl.constexpr(4096)  # node * PLACES + place is one integer
-NOWHERE = tl.constexpr(2**30)  # beyond every node, and a multiple of PLACES
 PROCESSORS = 132  # multiprocessors, where there is no GPU to ask (the interpreter)
 WARPS = 32  # that one of them holds at once
 
@@ -35,26 +34,6 @@ def _smallest(c):
         low = tl.min(tl.where(high == top, ((c & 0xFFFFFFFF) - 0x80000000).to(tl.int32), 0x7FFFFFFF), 0)
         return (top.to(tl.int64) << 32) + (low.to(tl.int64) + 0x80000000)
     return tl.min(c, 0)
-
-
-@triton.jit
-def _exponential(t):
-    """e^t, |t| <= 650, by the same operations as the CPU's exp64: equal bits, so that equal weights stay equal."""
-    k = tl.floor(t * 1.4426950408889634 + 0.5)
-    f = (t - k * 0.6931471803691238) - k * 1.9082149292705877e-10
-    p = f * (1.0 / 6227020800.0) + 1.0 / 479001600.0
-    p = p * f + 1.0 / 39916800.0
-    p = p * f + 1.0 / 3628800.0
-    p = p * f + 1.0 / 362880.0
-    p = p * f + 1.0 / 40320.0
-    p = p * f + 1.0 / 5040.0
-    p = p * f + 1.0 / 720.0
-    p = p * f + 1.0 / 120.0
-    p = p * f + 1.0 / 24.0
-    p = p * f + 1.0 / 6.0
-    p = p * f + 0.5
-    p = p * f + 1.0
-    return (p * f + 1.0) * ((k.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
 
 
 @triton.jit
@@ -96,17 +75,7 @@ def _turn(source, rows, seed, item, turned, n, nodes, root, BLOCK: tl.constexpr)
         u += BLOCK % n
         v += BLOCK // n + (u >= n).to(tl.int32)
         u = tl.where(u >= n, u - n, u)
-    return _extent(low, high, wrong.to(tl.int32))
-
-
-@triton.jit
-def _extent(low, high, wrong):
-    """The same from the least and the largest of some keys each, (inf, -inf) for none, and whether one is not a
-    number."""
-    some = tl.max(high, 0) > float("-inf")
-    low = tl.where(some, tl.min(low, 0), 0.0).to(tl.float64)
-    high = tl.where(some, tl.max(high, 0), 0.0).to(tl.float64)
-    return tl.max(wrong, 0) > 0, 0.5 * low + 0.5 * high, high - low > WIDEST
+    return extent(low, high, wrong.to(tl.int32))
 
 
 @triton.jit
@@ -124,7 +93,7 @@ def _contract(turned, weights, targets, n, u, sources, path, inside, first, dept
                 e = -g
             else:
                 some = g > float("-inf")
-                e = tl.where(some, _exponential(tl.where(some, middle - g, 0.0)), float("inf"))
+                e = tl.where(some, exponential(tl.where(some, middle - g, 0.0)), float("inf"))
         else:
             rows -= 1
             e = tl.load(weights + rows * n + u, mask=sources, other=float("inf"))
@@ -254,7 +223,7 @@ def _trace(
                 place, some = item * tiles + tile, tile < tiles
                 low = tl.load(low_at + place, mask=some, other=float("inf"))
                 high = tl.load(high_at + place, mask=some, other=float("-inf"))
-                wrong, middle, wide = _extent(low, high, tl.load(wrong_at + place, mask=some, other=0))
+                wrong, middle, wide = extent(low, high, tl.load(wrong_at + place, mask=some, other=0))
             result = tl.full((), 2, tl.int32)
             if wrong == 0:
                 own, own_links = winners + item * slots, links + item * slots
@@ -292,9 +261,12 @@ def trace(geometry, source, sizes, seed, winners, links, status, only=None):
     weights = torch.empty(programs, n // 2 * n, dtype=torch.float64, device=source.device)
     targets = torch.empty(programs, n // 2 * n, dtype=torch.int16, device=source.device)
     read = (source, source.shape[0], sizes, 1 if sizes is None else sizes.shape[0], seed, only, turned)
-    extent, tiles = (None, None, None, 1), 1
+    extents, tiles = (None, None, None, 1), 1
     if is_large(n) and items <= programs:  # each has its own memory
-        extent = turn(*read, n, geometry.root)
-        tiles = triton.next_power_of_2(extent[-1])
-    what = (*extent, weights, targets, winners, links, status, items, n, geometry.winner_slots, geometry.root)
+        first, extents = turn(*read, n, geometry.root)
+        tiles = triton.next_power_of_2(extents[-1])
+        scratch = (weights, targets, winners, links, status, tile, warps)
+        only = contract(geometry, sizes, only, turned, first, extents, *scratch)
+    read = (*read[:-2], only, turned)
+    what = (*extents, weights, targets, winners, links, status, items, n, geometry.winner_slots, geometry.root)
     _trace[(programs,)](*read, *what, N=tile, BLOCK=128 * warps, TILES=tiles, num_warps=warps, **EXACT)
