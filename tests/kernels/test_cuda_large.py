@@ -10,6 +10,7 @@ from kernelcases import DEVICE, arborescence, kinds_for, matching, on, spanning_
 
 from gumtrace.kernels.cpu import ops as cpu
 from gumtrace.kernels.cuda import (
+    arborescence_rows,
     arborescence_tiles,
     arborescence_turn,
     matching_rounds,
@@ -68,6 +69,10 @@ def several_programs(monkeypatch):
     monkeypatch.setattr(arborescence_turn, "SIDE", side)
     monkeypatch.setattr(arborescence_tiles, "ROWS", side)
     monkeypatch.setattr(arborescence_tiles, "COLS", side)
+    monkeypatch.setattr(arborescence_rows, "SLOTS", side)
+    monkeypatch.setattr(arborescence_rows, "SOURCES", side)
+    monkeypatch.setattr(arborescence_rows, "MEMBERS", 2)
+    monkeypatch.setattr(arborescence_rows, "CYCLES", 2)
     monkeypatch.setattr(cuda.matching, "ONE_PROGRAM", 0)
     monkeypatch.setattr(matching_rounds, "COLS", side)
     monkeypatch.setattr(matching_rounds, "ALONE", 20)  # so that some rows are left for the last launch

@@ -14,6 +14,7 @@ import triton.language as tl
 from gumtrace.kernels.cuda.arborescence_edges import around
 from gumtrace.kernels.cuda.arborescence_edges import entering as entering  # of this structure's functions,
 from gumtrace.kernels.cuda.arborescence_recheck import recheck
+from gumtrace.kernels.cuda.arborescence_rows import hand_down, sum_up
 from gumtrace.kernels.cuda.arborescence_tiles import (
     from_cycles,
     node_sums,
@@ -81,8 +82,8 @@ def _up(
         winner = known(tl.load(own + u, mask=u < n, other=-1), keys)
         nodes = tl.max(tl.where(winner >= 0, u, root), 0) + 1  # padding has no winner
         if node_v is not None:  # summed before, in tiles
-            v = tl.load(node_v + item * n + u, mask=u < n, other=0.0)
-            e = tl.load(node_e + item * n + u, mask=u < n, other=NOTHING)
+            v = tl.load(node_v + item * slots + u, mask=u < n, other=0.0)
+            e = tl.load(node_e + item * slots + u, mask=u < n, other=NOTHING)
         else:
             v, e = tl.zeros([N], dtype), tl.full([N], NOTHING, tl.int32)
             for start in range(0, n, ROWS):
@@ -135,7 +136,6 @@ def _down(
     sums,
     scales,
     held,
-    number,
     alpha,
     h,
     beta,
@@ -186,61 +186,57 @@ def _down(
                 tl.store(scales + c * n + u, tl.where(outside, e1, NOTHING), mask=u < n)
                 tl.debug_barrier()
             nodes = nodes_of(own, n, root, N)
-            if number is not None:  # keys are written later, in tiles
-                tl.store(number + 2 * item, cycles)
-                tl.store(number + 2 * item + 1, nodes)
-            else:
-                winner = known(tl.load(own + u, mask=u < n, other=-1), keys)
-                v, e = decision_term(alpha, h, beta, rows, item, keys, slots, u, winner, winner >= 0, MODE, dtype)
-                for start in range(0, n, ROWS):
-                    source = start + tl.arange(0, ROWS)[:, None]
-                    write_losers(
-                        sums,
-                        scales,
-                        n,
-                        cycles,
-                        nodes,
-                        cycle,
-                        v,
-                        e,
-                        winner,
-                        source,
-                        u,
-                        beta,
-                        rows,
-                        grad,
-                        g,
-                        out,
-                        more,
-                        seed,
-                        stream,
-                        item,
-                        MODE,
-                    )
-                if (MODE == GRAD) | (MODE == CONDITIONAL) | (MODE == SHARE):
-                    tl.debug_barrier()
-                    write_winners(
-                        own,
-                        own_links,
-                        sums,
-                        scales,
-                        n,
-                        slots,
-                        cycles,
-                        alpha,
-                        h,
-                        beta,
-                        rows,
-                        grad,
-                        g,
-                        out,
-                        more,
-                        seed,
-                        stream,
-                        item,
-                        MODE,
-                        N,
-                    )
+            winner = known(tl.load(own + u, mask=u < n, other=-1), keys)
+            v, e = decision_term(alpha, h, beta, rows, item, keys, slots, u, winner, winner >= 0, MODE, dtype)
+            for start in range(0, n, ROWS):
+                source = start + tl.arange(0, ROWS)[:, None]
+                write_losers(
+                    sums,
+                    scales,
+                    n,
+                    cycles,
+                    nodes,
+                    cycle,
+                    v,
+                    e,
+                    winner,
+                    source,
+                    u,
+                    beta,
+                    rows,
+                    grad,
+                    g,
+                    out,
+                    more,
+                    seed,
+                    stream,
+                    item,
+                    MODE,
+                )
+            if (MODE == GRAD) | (MODE == CONDITIONAL) | (MODE == SHARE):
+                tl.debug_barrier()
+                write_winners(
+                    own,
+                    own_links,
+                    sums,
+                    scales,
+                    n,
+                    slots,
+                    cycles,
+                    alpha,
+                    h,
+                    beta,
+                    rows,
+                    grad,
+                    g,
+                    out,
+                    more,
+                    seed,
+                    stream,
+                    item,
+                    MODE,
+                    N,
+                )
             tl.debug_barrier()  # before the next item takes the same memory
 
 
@@ -251,10 +247,12 @@ def serves(geometry):
 def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, stream):
     n, items = geometry.nodes, winners.shape[0]
     tile, warps, programs = layout(n, items, winners.device)
-    nodes = (None, None)
-    if is_large(n):
-        nodes = node_sums(geometry, winners, mode, beta, h, tile)
     sums, scales = _rows(n, programs, beta)
+    if is_large(n) and items <= programs:  # each has its own memory
+        what = (mode, beta, h, alpha, out, log_prob, z, seed, stream)
+        sum_up(geometry, winners, links, sums, scales, *what, tile, warps)
+        return
+    nodes = node_sums(geometry, winners, mode, beta, h, tile) if is_large(n) else (None, None)
     where = (winners, links, sums, scales, *nodes, beta, beta.shape[0], h, alpha, out, log_prob, z, seed, stream)
     sizes = (items, n, geometry.winner_slots, geometry.root)
     _up[(programs,)](*where, *sizes, MODE=mode, N=tile, ROWS=256 * warps // tile, num_warps=warps, **EXACT)
@@ -267,14 +265,15 @@ def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, see
     tile, warps, programs = layout(n, items, winners.device)
     sums, scales = _rows(n, programs, beta)
     held = torch.empty(scales.shape, dtype=torch.int8, device=beta.device)
-    number = None
-    if is_large(n) and items <= programs:  # each has its own memory
-        number = torch.empty(items, 2, dtype=torch.int32, device=beta.device)
-    what = (alpha, h, beta, beta.shape[0], grad, g, out, more, seed, stream)
-    where = (winners, links, only, sums, scales, held, number, *what, items, n, geometry.winner_slots, geometry.root)
+    what = (beta, beta.shape[0], grad, g, out, more, seed, stream)
+    if is_large(n) and items <= programs:
+        rows = (only, sums, scales, held, mode, alpha, h, beta, tile, warps)
+        number, terms = hand_down(geometry, winners, links, *rows)
+        where = (winners, links, only, sums, scales, number)
+        write_keys(geometry, items, where, terms, alpha, h, what, mode, tile, warps)
+        return
+    where = (winners, links, only, sums, scales, held, alpha, h, *what, items, n, geometry.winner_slots, geometry.root)
     _down[(programs,)](*where, MODE=mode, N=tile, ROWS=128 * warps // tile, num_warps=warps, **EXACT)
-    if number is not None:
-        write_keys(geometry, items, (winners, links, only, sums, scales, number, *what), mode, tile, warps)
 
 
 def redraw(geometry, logits, sizes, winners, links, seed, g, totals, z, failed):

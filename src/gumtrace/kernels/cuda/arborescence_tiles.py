@@ -147,8 +147,8 @@ def _node_sums(
         v1, e1 = key_term(beta, rows, h, item, n * n, source * n + target, racing, MODE)
         v1, e1 = total(v1, e1)
         v, e = add(v, e, v1, e1)
-    tl.store(node_v + item * n + target, v, mask=target < n)
-    tl.store(node_e + item * n + target, e, mask=target < n)
+    tl.store(node_v + item * slots + target, v, mask=target < n)
+    tl.store(node_e + item * slots + target, e, mask=target < n)
 
 
 @triton.jit(do_not_specialize=["rows", "stream", "n", "slots"])
@@ -159,8 +159,8 @@ def _losers(
     sums,
     scales,
     number,
-    alpha,
-    h,
+    term_v,
+    term_e,
     beta,
     rows,
     grad,
@@ -185,8 +185,8 @@ def _losers(
         cycles, nodes = tl.load(number + 2 * item), tl.load(number + 2 * item + 1)
         winner = known(tl.load(winners + item * slots + target, mask=target < n, other=-1), n * n)
         cycle = tl.load(links + item * slots + target, mask=target < n, other=-1)
-        dtype: tl.constexpr = beta.dtype.element_ty
-        v, e = decision_term(alpha, h, beta, rows, item, n * n, slots, target, winner, winner >= 0, MODE, dtype)
+        v = tl.load(term_v + item * slots + target, mask=target < n, other=0.0)
+        e = tl.load(term_e + item * slots + target, mask=target < n, other=NOTHING)
         sums += item * n * n
         scales += item * n * n
         write_losers(
@@ -268,20 +268,20 @@ def _winners(
 
 
 def node_sums(geometry, winners, mode, beta, h, tile):
-    """Sums over the in-edges of every node, (items, n) each: v and e."""
-    n, items = geometry.nodes, len(winners)
-    node_v, node_e = (torch.empty(items, n, dtype=kind, device=beta.device) for kind in (beta.dtype, torch.int32))
-    where = (winners, node_v, node_e, beta, len(beta), h, n, geometry.winner_slots, geometry.root)
+    """Sums over the in-edges of every node, (items, slots) each, of which the nodes' are written: v and e."""
+    n, slots, items = geometry.nodes, geometry.winner_slots, len(winners)
+    node_v, node_e = (torch.empty(items, slots, dtype=kind, device=beta.device) for kind in (beta.dtype, torch.int32))
+    where = (winners, node_v, node_e, beta, len(beta), h, n, slots, geometry.root)
     sizes = {"N": tile, "ROWS": ROWS, "COLS": COLS}
     _node_sums[(items * triton.cdiv(n, COLS),)](*where, MODE=mode, **sizes, num_warps=4, **EXACT)
     return node_v, node_e
 
 
-def write_keys(geometry, items, where, mode, tile, warps):
-    """All keys of all items, from the rows of their cycles."""
+def write_keys(geometry, items, where, terms, alpha, h, what, mode, tile, warps):
+    """All keys of all items, from the rows of their cycles and what their nodes hand to them."""
     n = geometry.nodes
-    where = (*where, n, geometry.winner_slots)
+    what = (*what, n, geometry.winner_slots)
     grid = (items * triton.cdiv(n, ROWS) * triton.cdiv(n, COLS),)
-    _losers[grid](*where, MODE=mode, ROWS=ROWS, COLS=COLS, num_warps=4, **EXACT)
+    _losers[grid](*where, *terms, *what, MODE=mode, ROWS=ROWS, COLS=COLS, num_warps=4, **EXACT)
     if mode in (GRAD, CONDITIONAL, SHARE):
-        _winners[(items,)](*where, MODE=mode, N=tile, num_warps=warps, **EXACT)
+        _winners[(items,)](*where, alpha, h, *what, MODE=mode, N=tile, num_warps=warps, **EXACT)
