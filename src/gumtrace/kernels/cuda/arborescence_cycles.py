@@ -19,6 +19,7 @@ from gumtrace.kernels.cuda.formula import EXACT
 from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.cuda.noise import row_of
 
+TILE = 2048  # weights that a program reduces
 TIED = tl.constexpr(2**30)  # beside a node: equal weights were met
 
 
@@ -31,17 +32,58 @@ def _lighter(e1, packed1, into1, e2, packed2, into2):
 
 
 @triton.jit
-def _weights(g, middle):
-    some = g > float("-inf")
-    return tl.where(some, exponential(tl.where(some, middle - g.to(tl.float64), 0.0)), float("inf"))
-
-
-@triton.jit
 def _merge(e, target, held, into, equal):
     """The better of two rows: what is held, and reduced weights into a member."""
     equal |= (e == held) & (e < float("inf"))
     better = e < held
     return tl.where(better, e, held), tl.where(better, target, into), equal
+
+
+@triton.jit
+def _whole_extent(low_at, high_at, wrong_at, item, strips, STRIPS: tl.constexpr):
+    """The extent of an item from those of its strips."""
+    strip = tl.arange(0, STRIPS)
+    place, some = item * strips + strip, strip < strips
+    low = tl.load(low_at + place, mask=some, other=float("inf"))
+    high = tl.load(high_at + place, mask=some, other=float("-inf"))
+    return extent(low, high, tl.load(wrong_at + place, mask=some, other=0))
+
+
+@triton.jit(do_not_specialize=["size_rows", "strips", "n"])
+def _reduce(
+    sizes,
+    size_rows,
+    only,
+    turned,
+    first,
+    low_at,
+    high_at,
+    wrong_at,
+    strips,
+    weights,
+    n,
+    N: tl.constexpr,
+    ROWS: tl.constexpr,
+    STRIPS: tl.constexpr,
+):
+    """Reduced weights of some nodes: E less that of the first choice."""
+    blocks = tl.cdiv(n, ROWS)
+    item = (tl.program_id(0) // blocks).to(tl.int64)
+    if wanted(only, item):
+        nodes = n
+        if sizes is not None:
+            nodes = tl.load(sizes + row_of(item, size_rows))
+        wrong, middle, wide = _whole_extent(low_at, high_at, wrong_at, item, strips, STRIPS)
+        if (wrong | wide) == 0:
+            v = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)[:, None]
+            u = tl.arange(0, N)[None, :]
+            chosen = tl.load(first + item * n + v, mask=v < n, other=-1)
+            row = item * n * n + v * n
+            best = tl.load(turned + row + chosen, mask=chosen >= 0, other=0.0)
+            g = tl.load(turned + row + u, mask=(chosen >= 0) & (u < nodes) & (u != v), other=float("-inf"))
+            some = g > float("-inf")
+            e = tl.where(some, exponential(tl.where(some, middle - g.to(tl.float64), 0.0)), float("inf"))
+            tl.store(weights + row + u, e - exponential(middle - best.to(tl.float64)), mask=(chosen >= 0) & (u < n))
 
 
 @triton.jit
@@ -61,33 +103,30 @@ def _components(choice, jumps, n, u, inside, LOG: tl.constexpr):
 
 
 @triton.jit
-def _walk(turned, first, minima, links, n, u, x, last, slot, nodes, middle, held, into, equal, members):
+def _walk(weights, first, links, n, u, x, last, slot, nodes, held, into, equal, members):
     """Nodes from x on along first choices become members of a cycle: to the one before `last`, or before one that is in
-    a cycle already. Some threads may see links of this cycle, others not yet."""
+    a cycle already. Some threads may see links to this cycle, others not yet."""
     link = tl.load(links + x)
-    g = tl.load(turned + x * n + u, mask=(u < nodes) & (u != x), other=float("-inf"))
+    e = tl.load(weights + x * n + u, mask=u < nodes, other=float("inf"))
     x = tl.where((link < 0) | (link == slot), x, -1)
     while x >= 0:
         then = tl.load(first + x)
-        minimum = tl.load(minima + x)
         link = tl.load(links + then)
         more = ((link < 0) | (link == slot)) & (then != last)
-        g_then = tl.load(turned + then * n + u, mask=(u < nodes * more) & (u != then), other=float("-inf"))
+        e_then = tl.load(weights + then * n + u, mask=u < nodes * more, other=float("inf"))
         tl.store(links + x, slot)
         members |= u == x
-        held, into, equal = _merge(_weights(g, middle) - minimum, u * 0 + x, held, into, equal)
+        held, into, equal = _merge(e, u * 0 + x, held, into, equal)
         x = tl.where(more, then, -1)
-        g = g_then
+        e = e_then
     return held, into, equal, members
 
 
 @triton.jit
 def _contract_all(
-    turned,
-    first,
-    minima,
-    components,
     weights,
+    first,
+    components,
     targets,
     tops,
     winners,
@@ -97,7 +136,6 @@ def _contract_all(
     nodes,
     place,
     component,
-    middle,
     N: tl.constexpr,
 ):
     """Winners and links of all cycles of an item. Returns whether weights were equal, or a cycle is not entered."""
@@ -126,17 +164,18 @@ def _contract_all(
             last = x * 0 - 1
         equal = u < 0
         held, into, equal, members = _walk(
-            turned, first, minima, links, n, u, x, last, slot, nodes, middle, held, into, equal, members
+            weights, first, links, n, u, x, last, slot, nodes, held, into, equal, members
         )
         for level in range(meets, depth - 1):
-            e = tl.load(weights + level * n + u, mask=sources, other=float("inf"))
-            target = tl.load(targets + level * n + u, mask=sources, other=0).to(tl.int32)
-            held, into, equal = _merge(e, target, held, into, equal)
             below = tl.load(tops + level)
             tl.store(links + below, slot)
-            x = tl.load(winners + below) // n
+            key = tl.load(winners + below)
+            e = tl.load(weights + key % n * n + u, mask=sources, other=float("inf"))
+            target = tl.load(targets + level * n + u, mask=sources, other=0).to(tl.int32)
+            held, into, equal = _merge(e, target, held, into, equal)
+            x = key // n
             held, into, equal, members = _walk(
-                turned, first, minima, links, n, u, x, last, slot, nodes, middle, held, into, equal, members
+                weights, first, links, n, u, x, last, slot, nodes, held, into, equal, members
             )
         place = tl.where((place > meets) & (place < N), meets, place)
         depth = meets + 1
@@ -154,7 +193,7 @@ def _contract_all(
         x = packed // PLACES
         meets = at
         if at == UNTOUCHED:
-            tl.store(weights + (depth - 1) * n + u, held, mask=sources)
+            tl.store(weights + target % TIED * n + u, held, mask=sources)  # a member's row is not read again
             tl.store(targets + (depth - 1) * n + u, into.to(tl.int16), mask=sources)
             tl.store(tops + depth - 1, top)
             x = tl.load(components + x)
@@ -176,7 +215,6 @@ def _cycles(
     sizes,
     size_rows,
     only,
-    turned,
     first,
     low_at,
     high_at,
@@ -184,7 +222,6 @@ def _cycles(
     strips,
     jumps,
     components,
-    minima,
     weights,
     targets,
     tops,
@@ -205,12 +242,7 @@ def _cycles(
         nodes = n
         if sizes is not None:
             nodes = tl.load(sizes + row_of(item, size_rows))
-        strip = tl.arange(0, STRIPS)
-        part, some = item * strips + strip, strip < strips
-        low = tl.load(low_at + part, mask=some, other=float("inf"))
-        high = tl.load(high_at + part, mask=some, other=float("-inf"))
-        wrong, middle, wide = extent(low, high, tl.load(wrong_at + part, mask=some, other=0))
-        turned += item * n * n
+        wrong, _, wide = _whole_extent(low_at, high_at, wrong_at, item, strips, STRIPS)
         first += item * n
         winners += item * slots
         links += item * slots
@@ -228,20 +260,15 @@ def _cycles(
         if (wrong | leave) == 0:
             chosen = tl.where(free, chosen, u)
             component = _components(chosen, jumps + item * 2 * n, n, u, u < n, LOG)
-            best = tl.load(turned + u * n + chosen, mask=free, other=float("-inf"))
             components += item * n
-            minima += item * n
             tl.store(components + u, component, mask=u < n)
-            tl.store(minima + u, _weights(best, middle), mask=u < n)
             tl.debug_barrier()
             place = tl.where(free & (component != root), N, N + 1)
             rows = item * (n // 2)
             leave = _contract_all(
-                turned,
+                weights + item * n * n,
                 first,
-                minima,
                 components,
-                weights + rows * n,
                 targets + rows * n,
                 tops + rows,
                 winners,
@@ -251,22 +278,23 @@ def _cycles(
                 nodes,
                 place,
                 component,
-                middle,
                 N,
             )
     tl.store(left + item, leave.to(tl.int8))
 
 
-def contract(geometry, sizes, only, turned, first, extent, weights, targets, winners, links, status, tile, warps):
+def contract(geometry, sizes, only, turned, first, extents, weights, targets, winners, links, status, tile, warps):
     """Traces of items from their turned G, first choices and extents. Returns which ones are left, (items,) of 0 and
     1."""
     n, (items, device) = geometry.nodes, (len(winners), winners.device)
     jumps, components, tops = (torch.empty(items, k, dtype=torch.int32, device=device) for k in (2 * n, n, n // 2))
-    minima = torch.empty(items, n, dtype=torch.float64, device=device)
     left = torch.empty(items, dtype=torch.int8, device=device)
-    read = (sizes, 1 if sizes is None else len(sizes), only, turned, first, *extent)
-    scratch = (jumps, components, minima, weights, targets, tops)
+    read = (sizes, 1 if sizes is None else len(sizes), only)
+    rows, strips = max(1, TILE // tile), triton.next_power_of_2(extents[-1])
+    sizes = {"N": tile, "ROWS": rows, "STRIPS": strips}
+    _reduce[(items * triton.cdiv(n, rows),)](*read, turned, first, *extents, weights, n, **sizes, num_warps=4, **EXACT)
+    scratch = (jumps, components, weights, targets, tops)
     what = (winners, links, status, left, n, geometry.winner_slots, geometry.root)
-    constants = {"N": tile, "LOG": tile.bit_length() - 1, "STRIPS": triton.next_power_of_2(extent[-1])}
-    _cycles[(items,)](*read, *scratch, *what, **constants, num_warps=warps, **EXACT)
+    sizes = {"N": tile, "LOG": tile.bit_length() - 1, "STRIPS": strips}
+    _cycles[(items,)](*read, first, *extents, *scratch, *what, **sizes, num_warps=warps, **EXACT)
     return left

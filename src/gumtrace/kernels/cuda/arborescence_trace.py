@@ -258,11 +258,12 @@ def trace(geometry, source, sizes, seed, winners, links, status, only=None):
         return
     tile, warps, programs = layout(n, items, source.device)
     turned = torch.empty(programs, n * n, dtype=source.dtype, device=source.device)
-    weights = torch.empty(programs, n // 2 * n, dtype=torch.float64, device=source.device)
+    shared = is_large(n) and items <= programs  # each has its own memory
+    weights = torch.empty(programs, (n if shared else n // 2) * n, dtype=torch.float64, device=source.device)
     targets = torch.empty(programs, n // 2 * n, dtype=torch.int16, device=source.device)
     read = (source, source.shape[0], sizes, 1 if sizes is None else sizes.shape[0], seed, only, turned)
     extents, tiles = (None, None, None, 1), 1
-    if is_large(n) and items <= programs:  # each has its own memory
+    if shared:
         first, extents = turn(*read, n, geometry.root)
         tiles = triton.next_power_of_2(extents[-1])
         scratch = (weights, targets, winners, links, status, tile, warps)

@@ -90,5 +90,5 @@ def turn(source, rows, sizes, size_rows, seed, only, turned, n, root):
     low, high = (torch.empty(items, strips, dtype=source.dtype, device=source.device) for _ in range(2))
     wrong = torch.empty(items, strips, dtype=torch.int32, device=source.device)
     where = (source, rows, sizes, size_rows, seed, only, turned, first, low, high, wrong, n, root)
-    _turn[(items * strips,)](*where, SIDE=SIDE, num_warps=4, **EXACT)
+    _turn[(items * strips,)](*where, SIDE=SIDE, num_warps=8, **EXACT)
     return first, (low, high, wrong, strips)
