@@ -8,13 +8,14 @@ import triton.language as tl
 from gumtrace.kernels.cuda.arborescence_heads import around
 from gumtrace.kernels.cuda.arborescence_tiles import from_cycles, node_sums, nodes_of
 from gumtrace.kernels.cuda.arborescence_turn import wanted
+from gumtrace.kernels.cuda.arborescence_weights import NOWHERE, PLACES
 from gumtrace.kernels.cuda.formula import EXACT, LOG_PROB, decision_term, finish_decisions, key_term, known
 from gumtrace.kernels.cuda.launch import quick
-from gumtrace.kernels.cuda.scaled_float import NOTHING, add, total
+from gumtrace.kernels.cuda.scaled_float import FAR, NOTHING, add, sum_some, total
 
-SLOTS = 64  # supernodes of a program that lists members
+OTHERS = tl.constexpr(PLACES.value**2)  # beyond all nodes in a list
 SOURCES = 32  # of a program that goes through all cycles: a warp
-MEMBERS = 4  # of a cycle, read at once
+MEMBERS = 2  # of a cycle, read at once
 CYCLES = 4  # of a program that adds up rows
 
 
@@ -25,31 +26,45 @@ def _cycle_around(links, n, slot, slots):
     return tl.where(link >= n, link, -1)
 
 
+@triton.jit
+def _listed(links, n, slot, slots):
+    """Supernodes in the order of their list: nodes, then cycles, and either by the cycle around them. Last those around
+    which is none, and cycles in the very next one: its row goes on from theirs."""
+    link = _cycle_around(links, n, slot, slots)
+    left_out = (link < 0) | ((slot >= n) & (link == slot + 1))
+    return tl.where(left_out, NOWHERE, tl.where(slot < n, 0, OTHERS) + link * PLACES + slot)
+
+
+@triton.jit
+def _before(order, slots, bound, N: tl.constexpr):
+    """How many of a list lie below each bound."""
+    count = bound * 0
+    step = N
+    while step > 0:
+        here = count + step
+        below = tl.load(order + here - 1, mask=here <= slots, other=NOWHERE) < bound
+        count = tl.where(below, here, count)
+        step = step // 2
+    return count
+
+
 @quick
 @triton.jit(do_not_specialize=["n", "slots", "root"])
-def _members(winners, links, order, begin, number, n, slots, root, N: tl.constexpr, SLOTS: tl.constexpr):
-    """The members of cycle after cycle, in order, and where each cycle's begin; how many cycles and nodes there are."""
-    blocks = tl.cdiv(slots + 1, SLOTS)
-    item = (tl.program_id(0) // blocks).to(tl.int64)
+def _members(winners, links, order, begin, number, n, slots, root, N: tl.constexpr):
+    """The list of members, where in it each cycle's nodes and cycles begin, and how many cycles and nodes there are."""
+    item = tl.program_id(0).to(tl.int64)
     links += item * slots
-    mine = tl.program_id(0) % blocks * SLOTS + tl.arange(0, SLOTS)
-    link = _cycle_around(links, n, mine, slots)
-    before, place = mine * 0, mine * 0
-    last = n - 1
-    for start in range(0, slots, SLOTS):
-        other = start + tl.arange(0, SLOTS)
-        link2 = _cycle_around(links, n, other, slots)
-        last = tl.maximum(last, tl.max(link2, 0))
-        some = (link2 >= 0)[None, :]
-        inner, outer = other[None, :], link2[None, :]
-        before += tl.sum((some & (outer < mine[:, None])).to(tl.int32), 1)
-        earlier = (outer < link[:, None]) | ((outer == link[:, None]) & (inner < mine[:, None]))
-        place += tl.sum((some & earlier).to(tl.int32), 1)
-    tl.store(order + item * slots + place, mine, mask=link >= 0)
-    tl.store(begin + item * n + mine - n, before, mask=(mine >= n) & (mine < 2 * n))
-    if tl.program_id(0) % blocks == 0:
-        tl.store(number + 2 * item, last + 1 - n)
-        tl.store(number + 2 * item + 1, nodes_of(winners + item * slots, n, root, N))
+    order += item * slots
+    begin += item * 2 * n
+    slot = tl.arange(0, 2 * N)
+    tl.store(order + slot, tl.sort(_listed(links, n, slot, slots)), mask=slot < slots)
+    tl.debug_barrier()
+    c = tl.arange(0, N)
+    tl.store(begin + c, _before(order, slots, (n + c) * PLACES, N), mask=c < n)
+    tl.store(begin + n + c, _before(order, slots, OTHERS + (n + c) * PLACES, N), mask=c < n)
+    last = tl.max(_cycle_around(links, n, slot, slots), 0)
+    tl.store(number + 2 * item, tl.maximum(last + 1 - n, 0))
+    tl.store(number + 2 * item + 1, nodes_of(winners + item * slots, n, root, N))
 
 
 @quick
@@ -77,27 +92,34 @@ def _up_rows(
     sums += item * n * n
     scales += item * n * n
     links += item * slots
+    order += item * slots
+    begin += item * 2 * n
     cycles, nodes = tl.load(number + 2 * item), tl.load(number + 2 * item + 1)
     cycle = tl.load(links + u, mask=u < n, other=-1)  # that the supernode of u becomes part of
-    end = tl.load(begin + item * n)
+    next_node, next_cycle = tl.load(begin), tl.load(begin + n)
+    v, e = tl.zeros([SOURCES], beta.dtype.element_ty), tl.full([SOURCES], NOTHING, tl.int32)
+    outer = cycles * 0
     for c in range(cycles):
-        start = end
-        end = tl.load(begin + item * n + c + 1)
-        around_it = tl.load(links + n + c)
+        first_node, first_cycle = next_node, next_cycle
+        next_node, next_cycle = tl.load(begin + c + 1), tl.load(begin + n + c + 1)
         inside = cycle == n + c
         outside = (u < nodes) & (inside == 0)
-        v, e = tl.zeros([SOURCES], beta.dtype.element_ty), tl.full([SOURCES], NOTHING, tl.int32)
-        for first in range(start, end, MEMBERS):
-            place = first + tl.arange(0, MEMBERS)[:, None]
-            member = tl.load(order + item * slots + place, mask=place < end, other=-1)
-            is_node = (member >= 0) & (member < n)
-            v1, e1 = key_term(beta, rows, h, item, n * n, u * n + member, is_node & outside, MODE)
-            v2, e2 = from_cycles(sums, scales, n, cycles, member, u, outside)
-            v1, e1 = total(tl.where(is_node, v1, v2), tl.where(is_node, e1, e2))
+        goes_on = outside & (u * 0 + outer == n + c)
+        v, e = tl.where(goes_on, v, 0.0), tl.where(goes_on, e, NOTHING)
+        for start in range(first_node, next_node, MEMBERS):
+            place = start + tl.arange(0, MEMBERS)[None, :]
+            node = tl.load(order + place, mask=place < next_node, other=0) % PLACES
+            some = (place < next_node) & outside[:, None]
+            v1, e1 = key_term(beta, rows, h, item, n * n, u[:, None] * n + node, some, MODE)
+            v1, e1 = sum_some(v1, e1, FAR, some, 1)
+            v, e = add(v, e, v1, e1)
+        for place in range(first_cycle, next_cycle):
+            v1, e1 = from_cycles(sums, scales, n, cycles, u * 0 + tl.load(order + place) % PLACES, u, outside)
             v, e = add(v, e, v1, e1)
         tl.store(sums + c * n + u, v, mask=u < n)
         tl.store(scales + c * n + u, e, mask=u < n)
-        cycle = tl.where(inside, around_it, cycle)
+        outer = tl.load(links + n + c)
+        cycle = tl.where(inside, outer, cycle)
         tl.debug_barrier()
 
 
@@ -210,29 +232,32 @@ def _down_rows(
         cycles = tl.load(number + 2 * item)
         cycle = tl.load(links + u, mask=u < n, other=-1)
         for c in range(cycles):
-            around_it = tl.load(links + n + c)
+            outer = tl.load(links + n + c)
             inside = cycle == n + c
             tl.store(held + c * n + u, inside.to(tl.int8), mask=u < n)
-            cycle = tl.where(inside, around_it, cycle)
+            cycle = tl.where(inside, outer, cycle)
         tl.debug_barrier()
+        v, e = tl.zeros([SOURCES], sums.dtype.element_ty), tl.full([SOURCES], NOTHING, tl.int32)
         for j in range(cycles):
             c = cycles - 1 - j
             outside = tl.load(held + c * n + u, mask=u < n, other=1) == 0
-            v, e = tl.load(term_v + c), tl.load(term_e + c)
             outer = u * 0 + _cycle_around(links, n, n + c, slots)
-            v1, e1 = from_cycles(sums, scales, n, cycles, outer, u, outside)
-            v1, e1 = add(v1, e1, v, e)
-            tl.store(sums + c * n + u, tl.where(outside, v1, 0.0), mask=u < n)
-            tl.store(scales + c * n + u, tl.where(outside, e1, NOTHING), mask=u < n)
+            goes_on = outer == n + c + 1  # from the row that was done last
+            v1, e1 = from_cycles(sums, scales, n, cycles, outer, u, outside & (goes_on == 0))
+            v1, e1 = tl.where(goes_on, v, v1), tl.where(goes_on, e, e1)
+            v, e = add(v1, e1, tl.load(term_v + c), tl.load(term_e + c))
+            v, e = tl.where(outside, v, 0.0), tl.where(outside, e, NOTHING)
+            tl.store(sums + c * n + u, v, mask=u < n)
+            tl.store(scales + c * n + u, e, mask=u < n)
             tl.debug_barrier()
 
 
 def sum_up(geometry, winners, links, sums, scales, mode, beta, h, alpha, out, log_prob, z, seed, stream, tile, warps):
     """Decisions of all items; sums and scales (items, n²) are memory for rows."""
     n, slots, items = geometry.nodes, geometry.winner_slots, len(winners)
-    order, begin, number = (torch.empty(items, k, dtype=torch.int32, device=beta.device) for k in (slots, n, 2))
+    order, begin, number = (torch.empty(items, k, dtype=torch.int32, device=beta.device) for k in (slots, 2 * n, 2))
     where = (winners, links, order, begin, number, n, slots, geometry.root)
-    _members[(items * triton.cdiv(slots + 1, SLOTS),)](*where, N=tile, SLOTS=SLOTS, num_warps=4, **EXACT)
+    _members[(items,)](*where, N=tile, num_warps=warps, **EXACT)
     where = (links, order, begin, number, sums, scales, beta, len(beta), h, n, slots)
     sizes = {"SOURCES": SOURCES, "MEMBERS": MEMBERS}
     _up_rows[(items * triton.cdiv(n, SOURCES),)](*where, MODE=mode, **sizes, num_warps=1, **EXACT)
