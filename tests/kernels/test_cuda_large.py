@@ -12,6 +12,7 @@ from gumtrace.kernels.cpu import ops as cpu
 from gumtrace.kernels.cuda import (
     arborescence_rows,
     arborescence_tiles,
+    arborescence_trace,
     arborescence_turn,
     matching_rounds,
     matching_tiles,
@@ -200,6 +201,24 @@ def test_status_of_arborescences():
         ours = cuda.trace(geometry, *on(DEVICE, g, sizes))
         assert theirs[2].tolist() == [0, 0, 2, 2, 1]
         assert all(torch.equal(a.cpu(), b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["random", "nested", "ties", "wide"])
+def test_cycles_of_arborescences(kind, monkeypatch):
+    """Many, and many components on the path; one program an item is left those with equal weights or too wide."""
+    real, left = arborescence_trace.contract, []
+    monkeypatch.setattr(arborescence_trace, "contract", lambda *args: (left.append(real(*args)), left[-1])[1])
+    n, node = 24, torch.arange(24)
+    g = torch.randn(6, n, n, generator=seeded(1))
+    if kind == "nested":  # pairs in fours in eights
+        g += sum(4.0 * (node // part == node[:, None] // part) for part in (2, 4, 8))
+    g = {"ties": (2.0 * g).round(), "wide": 1e3 * g}.get(kind, g).flatten(1)
+    geometry = arborescence(n, 5)
+    theirs = cpu.trace(geometry, g, None)
+    ours = cuda.trace(geometry, *on(DEVICE, g, None))
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(ours, theirs, strict=True))
+    assert (theirs[1] >= n).any(1).sum() > 3
+    assert (left[0].sum() > 0) == (kind in ("ties", "wide"))
 
 
 @pytest.mark.parametrize(

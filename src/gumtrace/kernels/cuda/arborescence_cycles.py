@@ -49,6 +49,7 @@ def _whole_extent(low_at, high_at, wrong_at, item, strips, STRIPS: tl.constexpr)
     return extent(low, high, tl.load(wrong_at + place, mask=some, other=0))
 
 
+@quick
 @triton.jit(do_not_specialize=["size_rows", "strips", "n"])
 def _reduce(
     sizes,

@@ -9,7 +9,15 @@ from gumtrace.kernels.cuda.arborescence_heads import around
 from gumtrace.kernels.cuda.arborescence_tiles import from_cycles, node_sums, nodes_of
 from gumtrace.kernels.cuda.arborescence_turn import wanted
 from gumtrace.kernels.cuda.arborescence_weights import NOWHERE, PLACES
-from gumtrace.kernels.cuda.formula import EXACT, LOG_PROB, decision_term, finish_decisions, key_term, known
+from gumtrace.kernels.cuda.formula import (
+    EXACT,
+    LOG_PROB,
+    decision_term,
+    finish_decisions,
+    known,
+    read_key_term,
+    read_keys,
+)
 from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.cuda.scaled_float import FAR, NOTHING, add, sum_some, total
 
@@ -67,6 +75,15 @@ def _members(winners, links, order, begin, number, n, slots, root, N: tl.constex
     tl.store(number + 2 * item + 1, nodes_of(winners + item * slots, n, root, N))
 
 
+@triton.jit
+def _read_nodes(order, start, end, beta, rows, h, item, n, u, nodes, MODE: tl.constexpr, MEMBERS: tl.constexpr):
+    """Keys of sources (in rows) into the first of the nodes from `start` to `end` in a list."""
+    place = start + tl.arange(0, MEMBERS)[None, :]
+    node = tl.load(order + place, mask=place < end, other=0) % PLACES
+    some = (place < end) & (u < nodes)[:, None]
+    return read_keys(beta, rows, h, item, n * n, u[:, None] * n + node, some, MODE)
+
+
 @quick
 @triton.jit(do_not_specialize=["rows", "n", "slots"])
 def _up_rows(
@@ -96,23 +113,26 @@ def _up_rows(
     begin += item * 2 * n
     cycles, nodes = tl.load(number + 2 * item), tl.load(number + 2 * item + 1)
     cycle = tl.load(links + u, mask=u < n, other=-1)  # that the supernode of u becomes part of
-    next_node, next_cycle = tl.load(begin), tl.load(begin + n)
+    first, end, next_cycle = tl.load(begin), tl.load(begin + 1, mask=n > 1, other=0), tl.load(begin + n)
+    x, factor = _read_nodes(order, first, end, beta, rows, h, item, n, u, nodes, MODE, MEMBERS)
     v, e = tl.zeros([SOURCES], beta.dtype.element_ty), tl.full([SOURCES], NOTHING, tl.int32)
     outer = cycles * 0
     for c in range(cycles):
-        first_node, first_cycle = next_node, next_cycle
-        next_node, next_cycle = tl.load(begin + c + 1), tl.load(begin + n + c + 1)
+        start, first, end = first, end, tl.load(begin + c + 2)
+        first_cycle, next_cycle = next_cycle, tl.load(begin + n + c + 1)
+        x_here, factor_here = x, factor  # the next cycle's come while this one is done
+        x, factor = _read_nodes(order, first, end, beta, rows, h, item, n, u, nodes, MODE, MEMBERS)
         inside = cycle == n + c
         outside = (u < nodes) & (inside == 0)
         goes_on = outside & (u * 0 + outer == n + c)
         v, e = tl.where(goes_on, v, 0.0), tl.where(goes_on, e, NOTHING)
-        for start in range(first_node, next_node, MEMBERS):
-            place = start + tl.arange(0, MEMBERS)[None, :]
-            node = tl.load(order + place, mask=place < next_node, other=0) % PLACES
-            some = (place < next_node) & outside[:, None]
-            v1, e1 = key_term(beta, rows, h, item, n * n, u[:, None] * n + node, some, MODE)
-            v1, e1 = sum_some(v1, e1, FAR, some, 1)
+        while start < first:
+            v1, e1 = read_key_term(x_here, factor_here, MODE)
+            v1, e1 = sum_some(v1, e1, FAR, outside[:, None], 1)
             v, e = add(v, e, v1, e1)
+            start += MEMBERS
+            if start < first:
+                x_here, factor_here = _read_nodes(order, start, first, beta, rows, h, item, n, u, nodes, MODE, MEMBERS)
         for place in range(first_cycle, next_cycle):
             v1, e1 = from_cycles(sums, scales, n, cycles, u * 0 + tl.load(order + place) % PLACES, u, outside)
             v, e = add(v, e, v1, e1)

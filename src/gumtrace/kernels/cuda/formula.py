@@ -41,16 +41,26 @@ CONDITIONAL, SHARE, TAIL = tl.constexpr(6), tl.constexpr(7), tl.constexpr(8)
 @triton.jit
 def key_term(beta, rows, h, item, keys, key, mask, MODE: tl.constexpr):
     """What each key adds to the decisions it raced in."""
-    x = tl.load(beta + row_of(item, rows) * keys + key, mask=mask, other=float("-inf"))
-    return read_key_term(x, h, item, keys, key, mask, MODE)
+    x, factor = read_keys(beta, rows, h, item, keys, key, mask, MODE)
+    return read_key_term(x, factor, MODE)
 
 
 @triton.jit
-def read_key_term(x, h, item, keys, key, mask, MODE: tl.constexpr):
-    """The same, where their log-rates are read already."""
+def read_keys(beta, rows, h, item, keys, key, mask, MODE: tl.constexpr):
+    """Log-rates of keys, and their factors where they have any."""
+    x = tl.load(beta + row_of(item, rows) * keys + key, mask=mask, other=float("-inf"))
+    factor = x
+    if MODE == SCALED:
+        factor = tl.load(h + item * keys + key, mask=mask, other=0.0)
+    return x, factor
+
+
+@triton.jit
+def read_key_term(x, factor, MODE: tl.constexpr):
+    """The term of keys that are read already."""
     v, e = exponential(x)
     if MODE == SCALED:
-        v *= tl.load(h + item * keys + key, mask=mask, other=0.0)
+        v *= factor
         e = tl.where(v == 0, NOTHING, e)
     return v, e
 

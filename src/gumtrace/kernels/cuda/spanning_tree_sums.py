@@ -10,8 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from gumtrace.kernels.cuda.formula import EXACT, LOG_PROB, SCALED, finish_decisions, read_key_term
-from gumtrace.kernels.cuda.noise import multiple, row_of
+from gumtrace.kernels.cuda.formula import EXACT, LOG_PROB, SCALED, finish_decisions, read_key_term, read_keys
+from gumtrace.kernels.cuda.noise import multiple
 from gumtrace.kernels.cuda.scaled_float import FAR, NOTHING, add, common, normal, scaled, sum_some, total
 from gumtrace.kernels.cuda.spanning_tree_levels import decisions, levels, merge_of, met, new, resident, shape_of
 from gumtrace.kernels.cuda.spanning_tree_rounds import tile_at, tile_of
@@ -49,9 +49,9 @@ def _sums(
     levels, nodes = tl.load(number + 2 * item), tl.load(number + 2 * item + 1)
     inside = (u < n)[:, None] & (v < n)[None, :]
     key = u[:, None] * n + v[None, :]
-    x = tl.load(beta + row_of(item, rows) * n * n + key, mask=inside, other=float("-inf"))
+    x, factor = read_keys(beta, rows, h, item, n * n, key, inside, MODE)
     pair = (u[:, None] < v[None, :]) & (v < nodes)[None, :]
-    v_key, e_key = read_key_term(tl.where(pair, x, float("-inf")), h, item, n * n, key, inside, MODE)
+    v_key, e_key = read_key_term(tl.where(pair, x, float("-inf")), factor, MODE)
     if MODE == SCALED:  # h may be anything, at what is no pair too
         v_key = tl.where(pair, v_key, 0.0)
         e_key = tl.where(pair, tl.where(tl.abs(v_key) < float("inf"), e_key, BROKEN), NOTHING)
