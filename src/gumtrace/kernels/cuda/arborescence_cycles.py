@@ -6,20 +6,22 @@ itself, and contracts what lies between; or a new one, which comes on top; or on
 on; or what leads to the root. So of each node it is enough to know which component on the path it is in, and whether it
 is in that one's cycle. Cycles get the numbers that they get there.
 
-What is rare is left to arborescence_trace.py: equal weights, a span too wide for E, nodes that cannot be reached.
+What is rare is left to arborescence_trace.py: equal weights from one source, a span too wide for E, nodes that cannot
+be reached.
 """
 
 import torch
 import triton
 import triton.language as tl
 
+from gumtrace.kernels.cuda.arborescence_reduce import reduce_weights, whole_extent
 from gumtrace.kernels.cuda.arborescence_turn import wanted
-from gumtrace.kernels.cuda.arborescence_weights import NOWHERE, PLACES, exponential, extent
+from gumtrace.kernels.cuda.arborescence_weights import NOWHERE, PLACES
 from gumtrace.kernels.cuda.formula import EXACT
 from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.cuda.noise import row_of
+from gumtrace.kernels.cuda.order import code
 
-TILE = 2048  # weights that a program reduces
 TIED = tl.constexpr(2**30)  # beside a node: equal weights were met
 
 
@@ -37,54 +39,6 @@ def _merge(e, target, held, into, equal):
     equal |= (e == held) & (e < float("inf"))
     better = e < held
     return tl.where(better, e, held), tl.where(better, target, into), equal
-
-
-@triton.jit
-def _whole_extent(low_at, high_at, wrong_at, item, strips, STRIPS: tl.constexpr):
-    """The extent of an item from those of its strips."""
-    strip = tl.arange(0, STRIPS)
-    place, some = item * strips + strip, strip < strips
-    low = tl.load(low_at + place, mask=some, other=float("inf"))
-    high = tl.load(high_at + place, mask=some, other=float("-inf"))
-    return extent(low, high, tl.load(wrong_at + place, mask=some, other=0))
-
-
-@quick
-@triton.jit(do_not_specialize=["size_rows", "strips", "n"])
-def _reduce(
-    sizes,
-    size_rows,
-    only,
-    turned,
-    first,
-    low_at,
-    high_at,
-    wrong_at,
-    strips,
-    weights,
-    n,
-    N: tl.constexpr,
-    ROWS: tl.constexpr,
-    STRIPS: tl.constexpr,
-):
-    """Reduced weights of some nodes: E less that of the first choice."""
-    blocks = tl.cdiv(n, ROWS)
-    item = (tl.program_id(0) // blocks).to(tl.int64)
-    if wanted(only, item):
-        nodes = n
-        if sizes is not None:
-            nodes = tl.load(sizes + row_of(item, size_rows))
-        wrong, middle, wide = _whole_extent(low_at, high_at, wrong_at, item, strips, STRIPS)
-        if (wrong | wide) == 0:
-            v = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)[:, None]
-            u = tl.arange(0, N)[None, :]
-            chosen = tl.load(first + item * n + v, mask=v < n, other=-1)
-            row = item * n * n + v * n
-            best = tl.load(turned + row + chosen, mask=chosen >= 0, other=0.0)
-            g = tl.load(turned + row + u, mask=(chosen >= 0) & (u < nodes) & (u != v), other=float("-inf"))
-            some = g > float("-inf")
-            e = tl.where(some, exponential(tl.where(some, middle - g.to(tl.float64), 0.0)), float("inf"))
-            tl.store(weights + row + u, e - exponential(middle - best.to(tl.float64)), mask=(chosen >= 0) & (u < n))
 
 
 @triton.jit
@@ -125,6 +79,7 @@ def _walk(weights, first, links, n, u, x, last, slot, nodes, held, into, equal, 
 
 @triton.jit
 def _contract_all(
+    turned,
     weights,
     first,
     components,
@@ -139,7 +94,8 @@ def _contract_all(
     component,
     N: tl.constexpr,
 ):
-    """Winners and links of all cycles of an item. Returns whether weights were equal, or a cycle is not entered."""
+    """Winners and links of all cycles of an item. Returns whether a source had equal weights into two members, or a
+    cycle is not entered."""
     UNTOUCHED: tl.constexpr = N  # places: on the path below N,
     DONE: tl.constexpr = N + 1  # or what leads to the root
     sources = u < nodes
@@ -185,8 +141,13 @@ def _contract_all(
         tied |= equal & (drop == 0)
         tl.debug_barrier()
         least, packed, target = tl.reduce((held, u * PLACES + place, into), 0, _lighter)
-        tl.store(winners + slot, packed // PLACES * n + target % TIED)
-        wrong |= (target >= TIED) | (least == float("inf"))
+        if target >= TIED:  # equal weights: by G
+            g = tl.load(turned + into * n + u, mask=held == least, other=float("-inf"))
+            best = (held == least) & (code(g) == tl.max(code(g), 0))
+            packed = tl.min(tl.where(best, u * PLACES + place, NOWHERE), 0)
+            target = tl.max(tl.where(u == packed // PLACES, into, 0), 0)
+        tl.store(winners + slot, packed // PLACES * n + target)
+        wrong |= least == float("inf")
         held -= least
         at = packed % PLACES
         top = slot
@@ -194,7 +155,7 @@ def _contract_all(
         x = packed // PLACES
         meets = at
         if at == UNTOUCHED:
-            tl.store(weights + target % TIED * n + u, held, mask=sources)  # a member's row is not read again
+            tl.store(weights + target * n + u, held, mask=sources)  # a member's row is not read again
             tl.store(targets + (depth - 1) * n + u, into.to(tl.int16), mask=sources)
             tl.store(tops + depth - 1, top)
             x = tl.load(components + x)
@@ -216,6 +177,7 @@ def _cycles(
     sizes,
     size_rows,
     only,
+    turned,
     first,
     low_at,
     high_at,
@@ -243,7 +205,7 @@ def _cycles(
         nodes = n
         if sizes is not None:
             nodes = tl.load(sizes + row_of(item, size_rows))
-        wrong, _, wide = _whole_extent(low_at, high_at, wrong_at, item, strips, STRIPS)
+        wrong, _, wide = whole_extent(low_at, high_at, wrong_at, item, strips, STRIPS)
         first += item * n
         winners += item * slots
         links += item * slots
@@ -267,6 +229,7 @@ def _cycles(
             place = tl.where(free & (component != root), N, N + 1)
             rows = item * (n // 2)
             leave = _contract_all(
+                turned + item * n * n,
                 weights + item * n * n,
                 first,
                 components,
@@ -290,12 +253,10 @@ def contract(geometry, sizes, only, turned, first, extents, weights, targets, wi
     n, (items, device) = geometry.nodes, (len(winners), winners.device)
     jumps, components, tops = (torch.empty(items, k, dtype=torch.int32, device=device) for k in (2 * n, n, n // 2))
     left = torch.empty(items, dtype=torch.int8, device=device)
-    read = (sizes, 1 if sizes is None else len(sizes), only)
-    rows, strips = max(1, TILE // tile), triton.next_power_of_2(extents[-1])
-    sizes = {"N": tile, "ROWS": rows, "STRIPS": strips}
-    _reduce[(items * triton.cdiv(n, rows),)](*read, turned, first, *extents, weights, n, **sizes, num_warps=4, **EXACT)
+    read = (sizes, 1 if sizes is None else len(sizes), only, turned, first, *extents)
+    reduce_weights(read, weights, n, tile)
     scratch = (jumps, components, weights, targets, tops)
     what = (winners, links, status, left, n, geometry.winner_slots, geometry.root)
-    sizes = {"N": tile, "LOG": tile.bit_length() - 1, "STRIPS": strips}
-    _cycles[(items,)](*read, first, *extents, *scratch, *what, **sizes, num_warps=warps, **EXACT)
+    sizes = {"N": tile, "LOG": tile.bit_length() - 1, "STRIPS": triton.next_power_of_2(extents[-1])}
+    _cycles[(items,)](*read, *scratch, *what, **sizes, num_warps=warps, **EXACT)
     return left
