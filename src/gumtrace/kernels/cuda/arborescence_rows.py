@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gumtrace.kernels.cuda.arborescence_heads import around
+from gumtrace.kernels.cuda.arborescence_edges import around
 from gumtrace.kernels.cuda.arborescence_tiles import from_cycles, node_sums, nodes_of
 from gumtrace.kernels.cuda.arborescence_turn import wanted
 from gumtrace.kernels.cuda.arborescence_weights import NOWHERE, PLACES
