@@ -9,7 +9,7 @@ from kernelcases import DEVICE
 from layout_decoders import EXACT, GRADIENT, HALF, VALUE, errors
 from layout_networks import make
 
-from gumtrace_experiments.graph_layout import node_update
+from gumtrace_experiments.graph_layout import messages, node_update, repeated_messages
 from gumtrace_experiments.graph_layout.decoder import SHARED, Decoder, FusedDecoder
 from gumtrace_experiments.graph_layout.layers import Layer
 from gumtrace_experiments.graph_layout.node_update import NodeUpdate, PlainUpdate
@@ -91,6 +91,23 @@ def test_an_update_is_that_of_autograd(size):
         update(size, NodeUpdate, torch.float64), update(size, PlainUpdate, torch.float64), strict=True
     ):
         torch.testing.assert_close(ours, plain, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("grads", [True, False])
+def test_steps_without_gradients_keep_nothing(grads, monkeypatch):
+    """Neither layers of nodes nor messages at the pairs."""
+    tapes, repeated = [], []
+    for module, kept in ((node_update, tapes), (repeated_messages, repeated)):
+        real = module._Tape
+        monkeypatch.setattr(module, "_Tape", lambda *given, r=real, k=kept: k.append(r(*given)) or k[-1])
+    model = make(FusedDecoder, 5, torch.float32).to(DEVICE)
+    start, structure = (
+        x.to(DEVICE, torch.float32) for x in (layout_networks.frames(5, 2), layout_networks.trees(5, 3, 2))
+    )
+    with torch.set_grad_enabled(grads):
+        model.unroll(start, structure, 4, hard=True)
+    assert [len(tape.wide) for tape in tapes] == [grads]
+    assert len(repeated) == (grads and messages.serves(structure, model.out2.in_features))
 
 
 @pytest.mark.parametrize("half", [False, True])

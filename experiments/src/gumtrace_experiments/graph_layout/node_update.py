@@ -51,6 +51,7 @@ class NodeUpdate:
 
     def __call__(self, x: Tensor, received: Tensor) -> Tensor:
         """As PlainUpdate."""
+        self.tape.keeps = torch.is_grad_enabled()  # which is off inside
         with torch.autocast(x.device.type, enabled=False):
             return _Step.apply(self.tape, *next(self.gates), x, received, *self.given)
 
@@ -60,7 +61,7 @@ class _Tape:
     Rows are the same in number in every step."""
 
     def __init__(self, times: int, kernels: bool):
-        self.kernels = kernels
+        self.kernels, self.keeps = kernels, True
         self.steps: list[tuple[Tensor, ...] | None] = [None] * times
         self.wide: dict[str, Tensor] = {}
 
@@ -106,7 +107,7 @@ class _Step(torch.autograd.Function):
         ctx.tape, ctx.step, ctx.samples = tape, step, samples
         x, flat = x.reshape(-1, 2).contiguous(), received.reshape(-1, hidden).to(weight1.dtype)
         sizes = (len(flat), samples, n * frames)
-        h1 = torch.matmul(flat, weight1.T, out=tape.layer("h1", step, flat))
+        h1 = torch.matmul(flat, weight1.T, out=tape.layer("h1", step, flat) if tape.keeps else None)
         z2 = _add_relu(tape.kernels, h1, x, own, bias1, sizes) @ weight2.T
         moved = _move(tape.kernels, z2, bias2, weight3, bias3, x, sizes)
         ctx.save_for_backward(x, flat, z2, *given)

@@ -7,13 +7,13 @@ from gumtrace_experiments.graph_layout import messages
 from gumtrace_experiments.graph_layout.messages import ONCE, Messages
 from gumtrace_experiments.graph_layout.pairs import Pairs
 
-KEPT = (
-    1 << 32
-)  # bytes at the pairs of all steps, for their one gradient to the second layer; half as many are kept anyway
+KEPT = 1 << 32  # bytes at the pairs of all steps, for one gradient to the second layer; half as many are kept anyway
 
 
 def repeated(messages: Messages, steps: int) -> "Messages | RepeatedMessages":
-    """For a loop of so many steps, unless they would take too much memory at once."""
+    """For a loop of so many steps, unless there are no gradients, or steps would take too much memory at once."""
+    if not torch.is_grad_enabled():
+        return messages
     wiring, used = messages.wiring, messages.used
     # Of soft structures all pairs are of both types; of trees the wiring has them twice.
     pairs = wiring.numel() * 2 if wiring.is_floating_point() else wiring.numel() // 2
