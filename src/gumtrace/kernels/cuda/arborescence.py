@@ -1,5 +1,6 @@
 """Arborescences: what a trace sums to and hands out, and G | T drawn until it gives the trace back. How a trace and its
-tree are found is in arborescence_trace.py and arborescence_edges.py.
+tree are found is in arborescence_trace.py and arborescence_edges.py. Large items, where they are few, are shared among
+programs: their traces by arborescence_cycles.py, the rest by arborescence_rows.py and arborescence_tiles.py.
 
 Decisions are supernodes, members before the cycle that holds them. Key (u, v) raced in those that hold v and not u.
 So a supernode has a row of numbers, one for each source outside: `up` adds the members' rows and drops the sources that
@@ -23,9 +24,10 @@ from gumtrace.kernels.cuda.arborescence_tiles import (
     write_losers,
     write_winners,
 )
-from gumtrace.kernels.cuda.arborescence_trace import NOWHERE, layout
+from gumtrace.kernels.cuda.arborescence_trace import layout
 from gumtrace.kernels.cuda.arborescence_trace import trace as trace  # and this
 from gumtrace.kernels.cuda.arborescence_turn import is_large, wanted
+from gumtrace.kernels.cuda.arborescence_weights import NOWHERE
 from gumtrace.kernels.cuda.formula import (
     CONDITIONAL,
     EXACT,

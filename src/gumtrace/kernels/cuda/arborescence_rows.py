@@ -70,9 +70,15 @@ def _members(winners, links, order, begin, number, n, slots, root, N: tl.constex
     c = tl.arange(0, N)
     tl.store(begin + c, _before(order, slots, (n + c) * PLACES, N), mask=c < n)
     tl.store(begin + n + c, _before(order, slots, OTHERS + (n + c) * PLACES, N), mask=c < n)
+    _count(winners + item * slots, links, number + 2 * item, n, slots, root, slot, N)
+
+
+@triton.jit
+def _count(winners, links, number, n, slots, root, slot, N: tl.constexpr):
+    """How many cycles and nodes an item has."""
     last = tl.max(_cycle_around(links, n, slot, slots), 0)
-    tl.store(number + 2 * item, tl.maximum(last + 1 - n, 0))
-    tl.store(number + 2 * item + 1, nodes_of(winners + item * slots, n, root, N))
+    tl.store(number, tl.maximum(last + 1 - n, 0))
+    tl.store(number + 1, nodes_of(winners, n, root, N))
 
 
 @triton.jit
@@ -218,9 +224,7 @@ def _terms(
         v, e = decision_term(alpha, h, beta, rows, item, n * n, slots, slot, winner, winner >= 0, MODE, dtype)
         tl.store(term_v + item * slots + slot, v, mask=slot < slots)
         tl.store(term_e + item * slots + slot, e, mask=slot < slots)
-        last = tl.max(_cycle_around(links + item * slots, n, slot, slots), 0)
-        tl.store(number + 2 * item, tl.maximum(last + 1 - n, 0))
-        tl.store(number + 2 * item + 1, nodes_of(winners + item * slots, n, root, N))
+        _count(winners + item * slots, links + item * slots, number + 2 * item, n, slots, root, slot, N)
 
 
 @quick

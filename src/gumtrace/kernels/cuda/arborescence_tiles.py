@@ -1,5 +1,5 @@
-"""Arborescences: what is done for each key alone, in tiles of a program each where items are large and few. Cycles,
-which depend on each other, are left to one program an item in arborescence.py."""
+"""Arborescences: what is done for each key alone, in tiles of a program each where items are large and few. Rows of
+cycles, which depend on each other, are made in arborescence_rows.py."""
 
 import torch
 import triton

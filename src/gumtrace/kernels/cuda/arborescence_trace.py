@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from gumtrace.kernels.cuda.arborescence_cycles import contract
+from gumtrace.kernels.cuda.arborescence_reduce import whole_extent
 from gumtrace.kernels.cuda.arborescence_turn import is_large, turn, wanted
 from gumtrace.kernels.cuda.arborescence_weights import NOWHERE, PLACES, exponential, extent
 from gumtrace.kernels.cuda.formula import EXACT
@@ -176,7 +177,7 @@ def _grow(turned, weights, targets, winners, links, n, nodes, root, middle, wide
 
 
 @quick
-@triton.jit(do_not_specialize=["rows", "size_rows", "tiles", "items", "n", "slots", "root"])
+@triton.jit(do_not_specialize=["rows", "size_rows", "strips", "items", "n", "slots", "root"])
 def _trace(
     source,
     rows,
@@ -188,7 +189,7 @@ def _trace(
     low_at,
     high_at,
     wrong_at,
-    tiles,
+    strips,
     weights,
     targets,
     winners,
@@ -200,7 +201,7 @@ def _trace(
     root,
     N: tl.constexpr,
     BLOCK: tl.constexpr,
-    TILES: tl.constexpr,
+    STRIPS: tl.constexpr,
 ):
     program = tl.program_id(0).to(tl.int64)
     turned += program * n * n
@@ -218,12 +219,8 @@ def _trace(
             if low_at is None:
                 wrong, middle, wide = _turn(source, rows, seed, item, turned, n, nodes, root, BLOCK)
                 tl.debug_barrier()
-            else:  # turned before, in tiles
-                tile = tl.arange(0, TILES)
-                place, some = item * tiles + tile, tile < tiles
-                low = tl.load(low_at + place, mask=some, other=float("inf"))
-                high = tl.load(high_at + place, mask=some, other=float("-inf"))
-                wrong, middle, wide = extent(low, high, tl.load(wrong_at + place, mask=some, other=0))
+            else:  # turned before, in strips
+                wrong, middle, wide = whole_extent(low_at, high_at, wrong_at, item, strips, STRIPS)
             result = tl.full((), 2, tl.int32)
             if wrong == 0:
                 own, own_links = winners + item * slots, links + item * slots
@@ -262,12 +259,12 @@ def trace(geometry, source, sizes, seed, winners, links, status, only=None):
     weights = torch.empty(programs, (n if shared else n // 2) * n, dtype=torch.float64, device=source.device)
     targets = torch.empty(programs, n // 2 * n, dtype=torch.int16, device=source.device)
     read = (source, source.shape[0], sizes, 1 if sizes is None else sizes.shape[0], seed, only, turned)
-    extents, tiles = (None, None, None, 1), 1
+    extents, strips = (None, None, None, 1), 1
     if shared:
         first, extents = turn(*read, n, geometry.root)
-        tiles = triton.next_power_of_2(extents[-1])
+        strips = triton.next_power_of_2(extents[-1])
         scratch = (weights, targets, winners, links, status, tile, warps)
         only = contract(geometry, sizes, only, turned, first, extents, *scratch)
     read = (*read[:-2], only, turned)
     what = (*extents, weights, targets, winners, links, status, items, n, geometry.winner_slots, geometry.root)
-    _trace[(programs,)](*read, *what, N=tile, BLOCK=128 * warps, TILES=tiles, num_warps=warps, **EXACT)
+    _trace[(programs,)](*read, *what, N=tile, BLOCK=128 * warps, STRIPS=strips, num_warps=warps, **EXACT)

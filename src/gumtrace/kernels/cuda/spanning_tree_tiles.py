@@ -128,7 +128,8 @@ def _spread(
     x = tl.zeros(key.shape, beta.dtype.element_ty)
     if MODE != SPREAD:
         x = tl.load(beta + row_of(item, rows) * n * n + key, mask=inside, other=float("-inf"))
-    # nothing, whatever x is; but as it depends on x the compiler keeps the tile as it is read, four keys a thread
+    # Nothing, unless x is nan, where it does not matter. As it depends on x, the compiler keeps the tile as it is read:
+    # four keys a thread.
     v_key = tl.where(x == x, 0.0, 1.0).to(x.dtype)
     e_key, farthest = tl.where(x == x, NOTHING, 0), tl.where(x == x, 0, PAIRS)
     own, inside_u, inside_v = item * (LEVELS + 1) * n, u < n, v < n
