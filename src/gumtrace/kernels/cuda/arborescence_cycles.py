@@ -1,7 +1,7 @@
 """Arborescences: the cycles of large items, where the first choice of every node is known.
 
 Along first choices every node comes to the root or into a cycle: nodes are in components, each with one cycle. A path
-as arborescence_trace.py grows it contracts the cycle of a component and goes on from there. It meets the component
+as arborescence_trace.py grows it contracts the cycle of a component and continues from there. It meets the component
 itself, and contracts what lies between; or a new one, which comes on top; or one below, and contracts all from there
 on; or what leads to the root. So of each node it is enough to know which component on the path it is in, and whether it
 is in that one's cycle. Cycles get the numbers that they get there.

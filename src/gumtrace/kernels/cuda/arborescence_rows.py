@@ -37,7 +37,7 @@ def _cycle_around(links, n, slot, slots):
 @triton.jit
 def _listed(links, n, slot, slots):
     """Supernodes in the order of their list: nodes, then cycles, and either by the cycle around them. Last those around
-    which is none, and cycles in the very next one: its row goes on from theirs."""
+    which is none, and cycles in the very next one: its row continues theirs."""
     link = _cycle_around(links, n, slot, slots)
     left_out = (link < 0) | ((slot >= n) & (link == slot + 1))
     return tl.where(left_out, NOWHERE, tl.where(slot < n, 0, OTHERS) + link * PLACES + slot)
@@ -130,8 +130,8 @@ def _up_rows(
         x, factor = _read_nodes(order, first, end, beta, rows, h, item, n, u, nodes, MODE, MEMBERS)
         inside = cycle == n + c
         outside = (u < nodes) & (inside == 0)
-        goes_on = outside & (u * 0 + outer == n + c)
-        v, e = tl.where(goes_on, v, 0.0), tl.where(goes_on, e, NOTHING)
+        continued = outside & (u * 0 + outer == n + c)
+        v, e = tl.where(continued, v, 0.0), tl.where(continued, e, NOTHING)
         while start < first:
             v1, e1 = read_key_term(x_here, factor_here, MODE)
             v1, e1 = sum_some(v1, e1, FAR, outside[:, None], 1)
@@ -266,9 +266,9 @@ def _down_rows(
             c = cycles - 1 - j
             outside = tl.load(held + c * n + u, mask=u < n, other=1) == 0
             outer = u * 0 + _cycle_around(links, n, n + c, slots)
-            goes_on = outer == n + c + 1  # from the row that was done last
-            v1, e1 = from_cycles(sums, scales, n, cycles, outer, u, outside & (goes_on == 0))
-            v1, e1 = tl.where(goes_on, v, v1), tl.where(goes_on, e, e1)
+            continued = outer == n + c + 1  # the row that was done last
+            v1, e1 = from_cycles(sums, scales, n, cycles, outer, u, outside & (continued == 0))
+            v1, e1 = tl.where(continued, v, v1), tl.where(continued, e, e1)
             v, e = add(v1, e1, tl.load(term_v + c), tl.load(term_e + c))
             v, e = tl.where(outside, v, 0.0), tl.where(outside, e, NOTHING)
             tl.store(sums + c * n + u, v, mask=u < n)
