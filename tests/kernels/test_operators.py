@@ -105,12 +105,12 @@ def calls(d):
     def rows(x, grad=False):  # that do not lie in one piece: results do, whatever the strides of what came in
         return x.detach().transpose(0, -1).contiguous().transpose(0, -1).requires_grad_(grad)
 
-    head, x, sizes = flatten_geometry(d._layout.geometry), d._rows(), d._row_sizes()
+    geometry, x, sizes = d._layout.geometry, d._rows(), d._row_sizes()
     seed = torch.tensor([1, 2], device=x.device)
     winners, links = map(rows, d.sample_trace((2,)).rows())
-    _, kept = ops.log_prob(*head, x, winners, links)
-    stats = ops.decisions(*head, x, x, winners, links)
-    g, totals, z, _ = ops.conditional(*head, x, sizes, winners, links, seed)
+    _, kept = ops.log_prob(geometry, x, winners, links)
+    stats = ops.decisions(geometry, x, x, winners, links)
+    g, totals, z, _ = ops.conditional(geometry, x, sizes, winners, links, seed)
     twice, h = x.repeat(2, 1), torch.ones_like(totals, dtype=x.dtype)  # (items, keys), (items, decisions)
     alpha = -totals.to(x.dtype)
     found = {
@@ -134,7 +134,7 @@ def calls(d):
         found[ops.distinct] = (rows(x), sizes, 6, seed)
     if isinstance(d, gt.Arborescence):
         found[ops.arborescence_edges] = (winners, links)
-    return {operator: (*head, *args) for operator, args in found.items()}
+    return {operator: (*flatten_geometry(geometry), *args) for operator, args in found.items()}
 
 
 @every_device
@@ -158,7 +158,7 @@ def test_expanded_and_transposed_logits(device):
 def test_kernels_run_on_the_device_of_their_tensors(monkeypatch):
     """Triton launches on the current device, which may be another one; no second one is needed to see which is set."""
     guarded, seen = [], []
-    geometry = flatten_geometry(gt.Permutation(torch.zeros(3))._layout.geometry)
+    geometry = gt.Permutation(torch.zeros(3))._layout.geometry
 
     class Guard:
         def __init__(self, device):
@@ -179,6 +179,6 @@ def test_kernels_run_on_the_device_of_their_tensors(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", Guard)
     for index in (0, 1):
-        ops.check_logits.run("cuda", *geometry, SimpleNamespace(device=torch.device(f"cuda:{index}")))
+        ops.check_logits.run("cuda", geometry, SimpleNamespace(device=torch.device(f"cuda:{index}")))
     assert seen == [(0, 0), (1, 1)]
     assert guarded == [1, "out"]

@@ -9,7 +9,6 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import gumtrace as gt
 from gumtrace.kernels import ops
-from gumtrace.kernels.geometry import flatten_geometry
 from gumtrace.traces.trace import Trace
 
 pytestmark = pytest.mark.device
@@ -27,7 +26,7 @@ def noise_of(make, trace):
 
 def _conditional(d, trace):
     seed = torch.tensor([1, 2], device=trace.device)
-    g = ops.conditional(*flatten_geometry(trace.layout.geometry), d._rows(), d._row_sizes(), *trace.rows(), seed)[0]
+    g = ops.conditional(trace.layout.geometry, d._rows(), d._row_sizes(), *trace.rows(), seed)[0]
     return g
 
 

@@ -4,13 +4,14 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from gumtrace.kernels.backends import backend, own_backends
-from gumtrace.kernels.geometry import unflatten_geometry
+from gumtrace.kernels.geometry import Geometry, flatten_geometry, unflatten_geometry
 from gumtrace.kernels.vmap import Kind, rule
 
 NO_TANGENTS = (
@@ -37,54 +38,63 @@ class Operator:
 
     def __init__(self, name: str, arguments: Mapping[str, Kind], results: Sequence[Kind], fake: Callable):
         self.name = name
-        kernel = lambda *args: self.run("cpu", *args)  # noqa: E731
+
+        def kernel(numbers, edges, *args, on="cpu"):
+            return self.run(on, unflatten_geometry(numbers, edges), *args)
+
         schema = _schema(arguments, results)
         self.registered = torch.library.custom_op(f"gumtrace::{name}", kernel, mutates_args=(), schema=schema)
         for device_type in own_backends():
-            self.registered.register_kernel(device_type)(lambda *args, on=device_type: self.run(on, *args))
+            self.registered.register_kernel(device_type)(partial(kernel, on=device_type))
         self.registered.register_fake(lambda numbers, edges, *args: fake(unflatten_geometry(numbers, edges), *args))
         kinds = list(arguments.values()), list(results)
         self.registered.register_vmap(rule(self.registered, *kinds))
-        self.mapped = rule(self, *kinds)
+        self.mapped = rule(self.flat, *kinds)
         self.derivative: tuple[Callable, Callable] | None = None
 
     def register_autograd(self, backward: Callable, *, setup_context: Callable) -> None:
-        """The first result is differentiable, the others are not."""
-        self.registered.register_autograd(backward, setup_context=setup_context)
+        """The first result is differentiable, the others are not. Both functions know the geometry as one argument."""
+        self.registered.register_autograd(
+            lambda ctx, *grads: (None, *backward(ctx, *grads)),
+            setup_context=lambda ctx, inputs, output: setup_context(ctx, _with_geometry(inputs), output),
+        )
         self.derivative = setup_context, backward
 
-    def run(self, device_type: str, numbers, edges, *args):
+    def run(self, device_type: str, geometry: Geometry, *args):
         args = [x.contiguous() if isinstance(x, Tensor) else x for x in args]
         kernel = getattr(backend(device_type), self.name)
-        geometry = unflatten_geometry(numbers, edges)
         device = args[0].device
         if device_type == "cuda" and device.index != torch.cuda.current_device():
             with torch.cuda.device(device):  # Triton launches on the current one; the guard is not free
                 return kernel(geometry, *args)
         return kernel(geometry, *args)
 
-    def __call__(self, geometry, edges, *args):
+    def flat(self, numbers, edges, *args):
+        """The same, with the geometry as torch.library takes it."""
+        return self(unflatten_geometry(numbers, edges), *args)
+
+    def __call__(self, geometry: Geometry, *args):
         tensors = [x for x in args if isinstance(x, Tensor)]
         if _traced(tensors):
             if forward_ad._current_level >= 0:
                 raise NotImplementedError(NO_TANGENTS)
-            return self.registered(geometry, edges, *args)
+            return self.registered(*flatten_geometry(geometry), *args)
         if torch._C._are_functorch_transforms_active():
-            return _Transformable.apply(self, geometry, edges, *args)
+            return _Transformable.apply(self, *flatten_geometry(geometry), *args)
         if forward_ad._current_level >= 0:
             _refuse_tangents(tensors)
         if self.derivative is not None and torch.is_grad_enabled():
             for x in tensors:
                 if x.requires_grad:
-                    return _Differentiable.apply(self, geometry, edges, *args)
-        return self.run(tensors[0].device.type, geometry, edges, *args)
+                    return _Differentiable.apply(self, geometry, *args)
+        return self.run(tensors[0].device.type, geometry, *args)
 
 
 class _Differentiable(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, operator: Operator, geometry, edges, *args):
-        results = operator.run(args[0].device.type, geometry, edges, *args)
-        _keep(ctx, (operator, geometry, edges, *args), results)
+    def forward(ctx, operator: Operator, geometry: Geometry, *args):
+        results = operator.run(args[0].device.type, geometry, *args)
+        _keep(ctx, operator, (geometry, *args), results)
         return results
 
     @staticmethod
@@ -92,16 +102,20 @@ class _Differentiable(torch.autograd.Function):
         return None, *ctx.operator.derivative[1](ctx, *grads)
 
 
-class _Transformable(_Differentiable):
+class _Transformable(torch.autograd.Function):
     """The same as torch.func wants it: grad, jacrev, vmap, and any of them within any other."""
 
     @staticmethod
-    def forward(operator: Operator, geometry, edges, *args):  # type: ignore[override]
-        return operator(geometry, edges, *args)  # all transforms are peeled off by now
+    def forward(operator: Operator, numbers, edges, *args):  # type: ignore[override]
+        return operator.flat(numbers, edges, *args)  # all transforms are peeled off by now
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        _keep(ctx, inputs, output)
+        _keep(ctx, inputs[0], _with_geometry(inputs[1:]), output)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return None, None, *ctx.operator.derivative[1](ctx, *grads)
 
     @staticmethod
     def vmap(info, in_dims, operator: Operator, *args):  # type: ignore[override]
@@ -120,13 +134,19 @@ def _schema(arguments: Mapping[str, Kind], results: Sequence[Kind]) -> str:
     return f"(SymInt[] geometry, Tensor? edges, {taken}) -> {given if len(results) == 1 else f'({given})'}"
 
 
-def _keep(ctx, inputs, results) -> None:
+def _with_geometry(inputs: Sequence) -> tuple:
+    """Arguments as `Operator` takes them, of those that torch.library does."""
+    numbers, edges, *args = inputs
+    return unflatten_geometry(numbers, edges), *args
+
+
+def _keep(ctx, operator: Operator, inputs: tuple, results) -> None:
     """What the backward of an operator needs; only the first result has one."""
-    ctx.operator = operator = inputs[0]
+    ctx.operator = operator
     if operator.derivative is None:
         ctx.mark_non_differentiable(*(results if isinstance(results, tuple) else (results,)))
         return
-    operator.derivative[0](ctx, inputs[1:], results)
+    operator.derivative[0](ctx, inputs, results)
     if isinstance(results, tuple):
         ctx.mark_non_differentiable(*results[1:])
 

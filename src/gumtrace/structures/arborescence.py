@@ -215,10 +215,10 @@ def _around(node: int, links: list[int]) -> int:
 
 def _entering(trace: Trace) -> Tensor:
     """(items, n) int32: the edge that enters each node, by its key; -1 for none."""
-    return ops.arborescence_edges(*geometry.flatten_geometry(trace.layout.geometry), *trace.rows())
+    return ops.arborescence_edges(trace.layout.geometry, *trace.rows())
 
 
 def _adjacency(trace: Trace) -> Tensor:
     layout = trace.layout
-    rows = ops.indicator(*geometry.flatten_geometry(layout.geometry), _entering(trace), layout.dtype)
+    rows = ops.indicator(layout.geometry, _entering(trace), layout.dtype)
     return rows.reshape(*trace.shape, *layout.event_shape)

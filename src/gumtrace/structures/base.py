@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gumtrace.kernels import ops
-from gumtrace.kernels.geometry import NOT_A_NUMBER, flatten_geometry
+from gumtrace.kernels.geometry import NOT_A_NUMBER
 from gumtrace.kernels.operators import is_traced
 from gumtrace.structures import checks
 from gumtrace.structures.distinct import WithoutReplacement
@@ -117,10 +117,6 @@ class Structure(WithoutReplacement):
         """Of the keys that are here, as kernels take it: that of the traces, unless other keys are elsewhere."""
         return self._layout.geometry
 
-    @property
-    def _geometry_args(self) -> tuple[list[int], Tensor | None]:
-        return flatten_geometry(self._geometry)
-
     def _items(self, sample_shape) -> tuple[torch.Size, int]:
         shape = torch.Size(sample_shape) + self.batch_shape
         return shape, shape.numel()
@@ -157,7 +153,7 @@ class Structure(WithoutReplacement):
         shape, items = self._items(sample_shape)
         rows = self._as_rows(self._x.detach())
         seed = ops.new_seed(rows.device, generator)
-        return self._finish(shape, *ops.sample(*self._geometry_args, rows, self._row_sizes(), items, seed))
+        return self._finish(shape, *ops.sample(self._geometry, rows, self._row_sizes(), items, seed))
 
     def sample(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Tensor:  # type: ignore[override]
         """Structures of independent runs."""
@@ -193,7 +189,7 @@ class Structure(WithoutReplacement):
         return self.trace(self._x.detach()).value
 
     def _trace_rows(self, rows: Tensor, shape: torch.Size) -> Trace:
-        return self._finish(shape, *ops.trace(*self._geometry_args, rows, self._row_sizes()))
+        return self._finish(shape, *ops.trace(self._geometry, rows, self._row_sizes()))
 
     def _finish(self, shape: torch.Size, winners: Tensor, links: Tensor, status: Tensor) -> Trace:
         if self._may_sync and status.any():
@@ -287,13 +283,13 @@ class Structure(WithoutReplacement):
     def _check_feasible(self) -> None:
         """No nan among the keys that race, and enough of them for the algorithm to end well."""
         rows = self._rows().detach()
-        status = ops.check_logits(*self._geometry_args, rows)
+        status = ops.check_logits(self._geometry, rows)
         self._raise_for_status(status * (status == NOT_A_NUMBER))
         if status.any():  # some keys are idle: see whether the others are enough
-            self._raise_for_status(ops.trace(*self._geometry_args, rows, self._row_sizes())[2])
+            self._raise_for_status(ops.trace(self._geometry, rows, self._row_sizes())[2])
         elif self._may_be_infeasible:
             some = slice(None) if self._lengths is not None else slice(1)  # without lengths all items are one graph
-            self._raise_for_status(ops.trace(*self._geometry_args, rows[some], self._row_sizes())[2])
+            self._raise_for_status(ops.trace(self._geometry, rows[some], self._row_sizes())[2])
 
     def _raise_for_status(self, status: Tensor) -> None:
         bad = status.nonzero()

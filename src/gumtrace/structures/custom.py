@@ -149,7 +149,7 @@ class Custom(Structure):
         return layout, None
 
     def _check_feasible(self) -> None:
-        status = ops.check_logits(*self._geometry_args, self._rows().detach())
+        status = ops.check_logits(self._geometry, self._rows().detach())
         self._raise_for_status(status * (status == NOT_A_NUMBER))
         if self.batch_shape.numel() > 0:
             for number, row in enumerate(self._rows()[: len(self._algorithms)]):
@@ -167,10 +167,10 @@ class Custom(Structure):
         """Traces of independent runs, one after the other."""
         shape, items = self._items(sample_shape)
         seed = ops.new_seed(self._x.device, generator)
-        return self._trace_rows(ops.perturb(*self._geometry_args, self._rows().detach(), items, seed), shape)
+        return self._trace_rows(ops.perturb(self._geometry, self._rows().detach(), items, seed), shape)
 
     def _trace_rows(self, rows: Tensor, shape: torch.Size) -> Trace:
-        status = ops.check_logits(*self._geometry_args, rows)
+        status = ops.check_logits(self._geometry, rows)
         self._raise_for_status(status * (status == NOT_A_NUMBER))
         check, self._unchecked = self._unchecked and self._validate_args, False
         numbers = self._numbers.expand(shape).flatten().tolist()

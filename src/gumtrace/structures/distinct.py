@@ -165,7 +165,7 @@ def _draw(dist: "Structure", count: int, seed: Tensor) -> Distinct:
 def _by_kernel(dist: "Structure", count: int, seed: Tensor) -> Distinct:
     shape = torch.Size([count]) + dist.batch_shape
     rows = dist._rows().detach()
-    winners, links, *numbers, status = ops.distinct(*dist._geometry_args, rows, dist._row_sizes(), shape.numel(), seed)
+    winners, links, *numbers, status = ops.distinct(dist._geometry, rows, dist._row_sizes(), shape.numel(), seed)
     wrong = torch.where(status == NOT_A_NUMBER, status, OK)  # STUCK: there are no more
     log_prob, perturbed, log_rest = (x.reshape(shape) for x in numbers)
     trace = dist._finish(shape, winners, links, wrong)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from gumtrace.kernels import geometry, ops
-from gumtrace.kernels.geometry import NOT_A_NUMBER, OK, STUCK, SubsetShardGeometry, flatten_geometry
+from gumtrace.kernels.geometry import NOT_A_NUMBER, OK, STUCK, SubsetShardGeometry
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.replay import Choose
@@ -120,12 +120,12 @@ class ShardedSubset(Structure):
     def perturb(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Tensor:
         """Perturbed logits of the keys here: a piece of what `Subset` draws."""
         shape, seed = self._agree_on_draw("perturb", sample_shape, generator)
-        g = ops.perturb(*self._geometry_args, self._rows(), shape.numel(), seed)
+        g = ops.perturb(self._geometry, self._rows(), shape.numel(), seed)
         return g.reshape(shape + self.key_shape)
 
     def sample_trace(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Trace:
         shape, seed = self._agree_on_draw("sample_trace", sample_shape, generator)
-        found = ops.sample(*self._geometry_args, self._rows().detach(), None, shape.numel(), seed)
+        found = ops.sample(self._geometry, self._rows().detach(), None, shape.numel(), seed)
         return self._merge(shape, *found)
 
     def _agree_on_draw(self, call: str, sample_shape, generator: torch.Generator | None) -> tuple[torch.Size, Tensor]:
@@ -144,7 +144,7 @@ class ShardedSubset(Structure):
             return {"the shape of noise before its keys": tuple(shape)}, (), (rows, shape)
 
         (rows, shape), _ = self._ranks.agree("trace", prepare)
-        return self._merge(shape, *ops.trace(*self._geometry_args, rows, None))
+        return self._merge(shape, *ops.trace(self._geometry, rows, None))
 
     def _merge(self, shape: torch.Size, winners: Tensor, links: Tensor, status: Tensor) -> Trace:
         """The trace, from the first k of every rank with their G, in one exchange."""
@@ -253,7 +253,7 @@ class ShardedSubset(Structure):
 
     def _check_feasible(self) -> None:
         """What this rank can see: that its logits are numbers."""
-        status = ops.check_logits(*self._geometry_args, self._rows().detach())
+        status = ops.check_logits(self._geometry, self._rows().detach())
         self._raise_for_status(status * (status == NOT_A_NUMBER))
 
     def _infeasible_message(self) -> str:
@@ -273,5 +273,5 @@ def _checked_k(k) -> int:
 def _piece(shard: SubsetShardGeometry, trace: Trace) -> Tensor:
     """0/1 over the keys here: 1 = winner."""
     winners = sharded.winners_here(shard, trace.rows()[0])
-    rows = ops.indicator(*flatten_geometry(shard), winners, trace.layout.dtype)
+    rows = ops.indicator(shard, winners, trace.layout.dtype)
     return rows.reshape(*trace.shape, shard.keys)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from gumtrace.kernels import geometry, ops
-from gumtrace.kernels.geometry import SubsetShardGeometry, flatten_geometry
+from gumtrace.kernels.geometry import SubsetShardGeometry
 from gumtrace.traces.process_group import Ranks
 
 
@@ -40,9 +40,7 @@ def conditional(x: Tensor, shard: SubsetShardGeometry, winners: Tensor, seed: Te
     minima = _log_exponential(k, items * shard.total, k, items, seed, x.dtype).double()
     z = ranks.each(minima - (ref + rest))  # log of every minimum
     chain = torch.arange(k, dtype=torch.int32).expand(items, k)  # the winners alone, each of its own decision
-    shared = ops.log_spread(
-        *flatten_geometry(geometry.subset(k, k)), chain, chain[:, :0], z
-    )  # log of their sums so far
+    shared = ops.log_spread(geometry.subset(k, k), chain, chain[:, :0], z)  # log of their sums so far
     nodes = _Rounded.apply(-shared.to(x.dtype), _in_order(-shared.detach().to(x.dtype)))  # G of the winners
 
     x = ops.repeat(x, items)
@@ -78,7 +76,7 @@ class _LogTotals(torch.autograd.Function):
     def forward(ctx, x: Tensor, own: Tensor, shard: SubsetShardGeometry, here: Tensor, ranks: Ranks):
         ctx.shard, ctx.ranks = shard, ranks
         links = here.new_empty(len(here), shard.link_slots)
-        parts = ops.log_prob(*flatten_geometry(shard), x, here, links)[1]  # (items, 2, decisions)
+        parts = ops.log_prob(shard, x, here, links)[1]  # (items, 2, decisions)
         ref = ranks.maximum(parts[:, 0])
         part = torch.where(ref > -torch.inf, (parts[:, 0] - ref + parts[:, 1]).exp(), 0.0)
         total, own = ranks.total(torch.stack([part, own], 1)).unbind(1)
@@ -94,10 +92,9 @@ class _LogTotals(torch.autograd.Function):
         if torch.is_grad_enabled():  # a graph of the gradient is asked for
             rest = _LogTotals.apply(x, torch.zeros_like(ref), ctx.shard, here, ctx.ranks)[1]  # type: ignore[index]
         h = ctx.ranks.each(to_rest * (-rest).exp())
-        numbers = flatten_geometry(ctx.shard)
         samples = (slice(i, i + len(x)) for i in range(0, len(here), max(len(x), 1)))
         # One sample after the other: numbers for all their keys at once would be as many copies of the logits.
-        parts = (ops.to_keys(*numbers, here[s], links[s], -ref[s], x, h[s]) for s in samples)
+        parts = (ops.to_keys(ctx.shard, here[s], links[s], -ref[s], x, h[s]) for s in samples)
         first = next(parts, None)
         to_x = torch.zeros_like(x) if first is None else sum(parts, first)
         return to_x, ctx.ranks.each(to_own), None, None, None
@@ -129,7 +126,7 @@ def _in_order(g: Tensor) -> Tensor:
 def _log_exponential(n: int, first: int, total: int, items: int, seed: Tensor, dtype: torch.dtype) -> Tensor:
     """log of standard exponentials, (items, n): of item i those at the places i total + first and after it."""
     places = geometry.subset_shard(n, 0, first, total)
-    return -ops.perturb(*flatten_geometry(places), torch.zeros(1, n, dtype=dtype), items, seed)
+    return -ops.perturb(places, torch.zeros(1, n, dtype=dtype), items, seed)
 
 
 def _fresh(shard: SubsetShardGeometry, winners: Tensor, unchosen: Tensor, seed: Tensor, dtype: torch.dtype) -> Tensor:

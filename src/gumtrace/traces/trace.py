@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gumtrace.kernels import ops
-from gumtrace.kernels.geometry import flatten_geometry, geometry_on
+from gumtrace.kernels.geometry import geometry_on
 from gumtrace.kernels.operators import is_traced
 
 
@@ -186,5 +186,5 @@ def _same_rows(a: Tensor, b: Tensor) -> Tensor:
 def indicator(trace: Trace) -> Tensor:
     """0/1 over the keys: 1 = winner; symmetric for a dense spanning tree."""
     layout = trace.layout
-    rows = ops.indicator(*flatten_geometry(layout.geometry), trace.rows()[0], layout.dtype)
+    rows = ops.indicator(layout.geometry, trace.rows()[0], layout.dtype)
     return rows.reshape(*trace.shape, *layout.event_shape)
