@@ -55,18 +55,20 @@ def test_what_the_notes_say_of_listops():
 
 def test_what_the_notes_say_of_operators_read_as_others():
     runs = {run.config["relabel"]: run for run in collect([RESULTS / "tuning" / "listops-relabel.jsonl"])}
-    plain, relabelled = runs.pop(0.0), runs.pop(0.3)
-    assert not runs
-    assert {**plain.config, "relabel": 0.3} == relabelled.config
-    config, text = plain.config, notes("listops").partition("## Operators read as others")[2].partition("\n## ")[0]
+    config, text = runs[0.0].config, notes("listops").partition("## Operators read as others")[2].partition("\n## ")[0]
+    assert all({**config, "relabel": share} == run.config for share, run in runs.items())
     assert f"up to {config['longest']} tokens, {config['iterations']:,} iterations of {config['calls'] // 4} " in text
     assert f"`--curriculum {config['curriculum']}`, one start, one seed" in text
     assert (config["samples"], config["starts"]) == (4, 1)
     answers, edges = (
-        [100 * run.result["test"][name] for run in (relabelled, plain)] for name in ("accuracy", "precision")
+        {share: f"{100 * run.result['test'][name]:.1f}" for share, run in runs.items()}
+        for name in ("accuracy", "precision")
     )
-    told = f"{answers[0]:.1f} % of answers and **{edges[0]:.1f} % of edges** are right with it, "
-    assert told + f"and {answers[1]:.1f} and {edges[1]:.1f} % without" in text
+    told = f"{answers.pop(0.3)} % of answers and **{edges.pop(0.3)} % of edges** are right with it, "
+    assert told + f"and {answers.pop(0.0)} and {edges.pop(0.0)} % without" in text
+    others = [f"with {share} it is {answers[share]} and {edges[share]} %" for share in sorted(answers)]
+    assert ", ".join(others) in text
+    assert f"Of {config['test_size']:,} answers one seed" in text
 
 
 def test_what_the_notes_say_of_original_files():
