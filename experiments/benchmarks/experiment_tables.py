@@ -138,7 +138,9 @@ def _by_batch(runs: list[dict]) -> dict[str, list[dict]]:
     found = {}
     for run in runs:
         calls, samples = run["config"]["calls"], run["config"]["samples"]
-        about = f"{family(run['config']['estimator'])} | {calls // samples} × {samples}"
+        share = run["config"].get("relabel", 0)  # records from before it have none
+        name = family(run["config"]["estimator"]) + f", relabel {share}" * (share > 0)
+        about = f"{name} | {calls // samples} × {samples}"
         found.setdefault(about, []).append(run)
     return found
 

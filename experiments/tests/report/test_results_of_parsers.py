@@ -71,9 +71,29 @@ def test_what_the_notes_say_of_operators_read_as_others():
     assert f"Of {config['test_size']:,} answers one seed" in text
 
 
+def test_what_the_notes_say_of_operators_read_as_others_at_full_size():
+    relabelled, plain = (
+        {run.seed: run for run in collect([RESULTS / "listops" / f"{name}.jsonl"]) if run.seed in (1, 2)}
+        for name in ("listops-relabel", "listops")
+    )
+    assert {run.config["starts"] for run in (*relabelled.values(), *plain.values())} == {1}
+    usual = {"evaluate_every", "relabel"}
+    for seed, run in relabelled.items():
+        assert {key for key, x in plain[seed].config.items() if run.config[key] != x} <= usual
+    (first, second), (edges, more) = (_each(relabelled, metric) for metric in ("accuracy", "precision"))
+    told = f"**{first} and {second} % of answers and {edges} and {more} % of edges** are right on test"
+    (first, second), (edges, more) = (_each(plain, metric) for metric in ("accuracy", "precision"))
+    told += f"; without it the same seeds had {first} and {second} %, and {edges} and {more} %."
+    assert told in notes("listops")
+    minutes = [round(run.result["seconds"] / 60) for run in relabelled.values()]
+    assert f"{minutes[0]} and {minutes[1]} minutes on a core each" in notes("listops")
+
+
 def test_what_the_notes_say_of_original_files():
     folder = ROOT / "experiments" / "benchmarks" / "results"
     runs = json.loads((folder / "listops-original.json").read_text())["runs"]
+    relabelled = [run["files"] for run in runs if run["config"].get("relabel")]
+    runs = [run for run in runs if run["files"] not in relabelled]
     assert {run["config"]["starts"] for run in runs} == {4}
     few, many = (
         sorted(
@@ -105,10 +125,17 @@ def test_what_the_notes_say_of_original_files():
     assert [max(x) < 80 for x in means("precision").values()] == [True, False, True]
     shares = [x for name, both in means("as_good").items() if name != "test_d5c.tsv" for x in both]
     assert f"{min(shares):.0f} to {max(shares):.0f} % of the arguments of these two hang" in notes("listops")
+    right = [[100 * files[name]["precision"] for files in relabelled] for name in runs[0]["files"]]
+    each = [f"{sum(same) / len(same):.1f}" for same in right]
+    assert f"right on the three original files: {each[0]}, {each[1]} and {each[2]} %" in notes("listops")
 
 
 def _percent(runs, metric: str) -> list[float]:
     return [100 * r.result["test"][metric] for r in runs.values()]
+
+
+def _each(runs, metric: str) -> list[str]:
+    return [f"{x:.1f}" for x in _percent(runs, metric)]
 
 
 def _means(runs) -> list[str]:
