@@ -249,8 +249,8 @@ def run(rank: int, size: int, store: str) -> None:
         checks(rank)
     finally:
         dist.destroy_process_group()
-        # An error that was caught keeps its frames, and they a group. Threads of a group that is there when Python ends
-        # may abort the process.
+        # A caught error keeps its frames alive, and these keep a group alive, whose threads may abort the process when
+        # Python ends.
         gc.collect()
 
 
