@@ -12,8 +12,8 @@ and of the expressions of a depth, those without an inner function having 1:
     accuracy  of the answers, along the sampled trees
     told      the same along the true trees
 
-Writes experiments/benchmarks/results/listops-depths.json, where runs of other estimators and batches stay; half a
-minute a run on one core.
+Writes experiments/benchmarks/results/listops-depths.json, where runs of other estimators, batches and shares of
+relabelled expressions stay; half a minute a run on one core.
 """
 
 import argparse
@@ -98,14 +98,17 @@ def measure(folder: Path, data: Path) -> dict:
 
 
 def others(file: Path, runs: list[dict]) -> list[dict]:
-    """Recorded runs of another estimator, or with other batches, which the tables show in rows of their own."""
+    """Recorded runs of another estimator, with other batches or another share of relabelled expressions, which the
+    tables show in rows of their own."""
     recorded = json.loads(file.read_text())["runs"] if file.exists() else []
     measured = [_kind(run) for run in runs]
     return [run for run in recorded if _kind(run) not in measured]
 
 
 def _kind(run: dict) -> tuple:
-    return tuple(run["config"][name] for name in ("estimator", "calls", "samples"))
+    config = run["config"]
+    share = config.get("relabel", 0.0)  # records from before it have none
+    return (*(config[name] for name in ("estimator", "calls", "samples")), share)
 
 
 def main() -> None:
@@ -117,7 +120,7 @@ def main() -> None:
     for folder in given.runs:
         runs.append(measure(folder, given.data))
         print(folder, *runs[-1]["rows"], sep="\n")
-    found = {"machine": machine(torch.device("cpu")), "runs": runs + others(RESULTS, runs)}
+    found = {"machine": machine(torch.device("cpu")), "runs": others(RESULTS, runs) + runs}
     RESULTS.write_text(json.dumps(found, indent=1))
 
 

@@ -3,11 +3,10 @@
 import json
 
 import pytest
-from lab_notes import RESULTS, ROOT, notes
+from lab_notes import RESULTS, ROOT, behind, notes
 
 from gumtrace_experiments import find, names
 from gumtrace_experiments.commands.table import with_tables, written
-from gumtrace_experiments.report import equal_time
 from gumtrace_experiments.report.groups import choices
 from gumtrace_experiments.report.records import collect
 from gumtrace_experiments.report.times import load
@@ -27,11 +26,6 @@ def starts(**config) -> list[list[float]]:
     """Scores of the starts of recorded graph-layout runs, seed by seed."""
     runs = (r for r in collect([RESULTS / "graph-layout"]) if config.items() <= r.config.items())
     return [r.result["starts"] for r in runs if r.result and "starts" in r.result]
-
-
-def behind(starts: list[list[float]]) -> list[float]:
-    """How far each is behind the best of its seed."""
-    return [max(scores) - x for scores in starts for x in scores]
 
 
 def test_what_the_notes_say_of_starts():
@@ -73,6 +67,10 @@ def test_what_the_notes_say_of_budgets():
     found = choices(runs, find("graph-layout").report(), find("graph-layout").selection_metric)
     shown = {(c.estimator, c.block.title): c.group.setting for c in found}
     assert {setting["starts"] for setting in shown.values()} == {4}
+    (many,) = [shown.pop(key) for key, setting in list(shown.items()) if setting["calls"] == 2048]
+    assert f"and {3 * many['start_iterations']:,} in the table with 2048 calls" in notes()
+    assert f"with 2048 calls every {many['evaluate_every']}," in notes()
+    assert (many["estimator"], many["clip"]) == ("TraceREINFORCE", 0.0)
     rare = {name for (name, _), setting in shown.items() if setting["evaluate_every"] == 1500}
     assert rare == {"StochasticSoftmax", "REBAR", "RELAX", "GumbelRao"}
     assert {setting["evaluate_every"] for (name, _), setting in shown.items() if name not in rare} == {500}
@@ -195,7 +193,7 @@ def test_what_the_notes_say_of_rebar():
 
 def test_what_the_notes_say_of_relaxed_trees():
     """How noisy their gradients are, and what clipping does to RELAX's short runs."""
-    shown = {"training": "teacher-forced", "frames": 10, "starts": 4, "clip": 0.0}
+    shown = {"training": "teacher-forced", "frames": 10, "starts": 4, "clip": 0.0, "calls": 128}
     runs = [r for r in collect([RESULTS / "graph-layout"]) if r.result and shown.items() <= r.config.items()]
 
     def noise(estimator: str, moment: str) -> float:
@@ -224,52 +222,3 @@ def test_recorded_experiments_are_among_the_results():
             assert f"```{{recorded}} {folder.name}\n" in page
             shown = (docs / "notes" / f"{folder.name}.md").read_text(encoding="utf-8")
             assert f"{{include}} ../../experiments/results/{folder.name}/NOTES.md\n" in shown
-
-
-@pytest.mark.parametrize(
-    ("name", "batches"),
-    [
-        ("graph-layout", [("tf32", 128, 1), ("tf32", 16, 8), ("tf32", 128, 8)]),
-        ("graph-layout", [("bfloat16", 128, 1), ("bfloat16", 128, 8), ("bfloat16", 128, 16)]),
-        ("listops", [("tf32", 100, 1), ("tf32", 25, 4), ("tf32", 100, 4)]),
-    ],
-)
-def test_what_the_notes_say_of_times(name, batches):
-    """Of SST first, as they were clocked: in which precision, and items with structures of each."""
-    records = json.loads((RESULTS / name / "times.json").read_text())["updates"]
-    settings = [(r["setting"], r["ms"]) for r in records if r["setting"].get("training") != "unrolled"]
-    batch = {(s["estimator"], s["precision"], s["calls"] // s["samples"], s["samples"]): ms for s, ms in settings}
-    text = notes(name).partition("**Equal time.**")[2].partition("## ")[0]
-    for estimator, about in zip(("StochasticSoftmax", *["TraceREINFORCE"] * 2), batches, strict=True):
-        assert f"{batch[estimator, *about]:.2f}" in text
-
-
-def test_what_the_notes_say_of_as_many_graphs():
-    """Runs that are not finished, by their best evaluation until the last that all of them have."""
-    tried = collect([RESULTS / "tuning" / "graph-layout-items.jsonl"])
-    text = notes("graph-layout").partition("**As many graphs as SST.**")[2].partition("## ")[0]
-    halves = [r for r in tried if r.result is None]
-    same = {"estimator": "StochasticSoftmax", "training": "teacher-forced", "frames": 10, "clip": 0.0, "lr": 1e-3}
-    soft = [r for r in collect([RESULTS / "graph-layout"]) if same.items() <= r.config.items()]
-    assert (len(halves), len(soft)) == (5, 3)
-    until = min(max(r.curve["iteration"]) for r in halves)
-    assert f"after {until:,} updates" in text
-    for runs, said in ((halves, "at −{:.1f} on validation with {:.1f} %"), (soft, "SST is at −{:.1f} with {:.1f} %")):
-        means = [
-            sum(equal_time.found_until(r, "elbo", metric, until) for r in runs) / len(runs)
-            for metric in ("elbo", "precision")
-        ]
-        assert said.format(-means[0], 100 * means[1]) in text
-    for r in tried:
-        if r.result is not None:
-            for split in ("valid", "test"):
-                found = r.result[split]
-                assert f"−{-found['elbo']:.1f} and {100 * found['precision']:.1f} %" in text
-
-
-def test_what_the_notes_say_of_equal_time():
-    text = notes("graph-layout")
-    table = text.partition("**After 65.9 seconds of updates, T = 10, teacher-forced")[2]
-    for name in ("SST", "T-REINFORCE+"):
-        elbo = table.partition(f"| {name} ")[2].split("|")[3].strip(" *").split()[0]
-        assert f"at −{float(elbo[1:]):.0f}" in text.partition("**Equal time.**")[2].partition("## ")[0]

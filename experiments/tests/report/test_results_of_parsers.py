@@ -3,7 +3,7 @@
 import json
 from statistics import stdev
 
-from lab_notes import RESULTS, ROOT, notes
+from lab_notes import RESULTS, ROOT, means_of, notes, percent_of
 
 from gumtrace_experiments.report.records import collect
 
@@ -22,16 +22,27 @@ def test_what_the_notes_say_of_listops():
     runs = recorded["depths"]["runs"]
     soft = [run for run in runs if run["config"]["estimator"] == "StochasticSoftmax"]
     assert {run["iteration"] for run in soft} == {26_000, 27_000}  # the notes say so
-    few, many = (
-        {run["config"]["seed"]: run for run in runs if run not in soft and run["config"]["calls"] == calls}
-        for calls in (100, 400)
+    few, many, relabelled = (
+        {
+            run["config"]["seed"]: run
+            for run in runs
+            if run not in soft and (run["config"]["calls"], run["config"].get("relabel", 0)) == kind
+        }
+        for kind in ((100, 0), (400, 0), (400, 0.3))
     )
     assert (few.keys(), many.keys()) == (set(range(1, 11)), set(range(1, 6)))
+    assert (relabelled.keys(), len(runs) - len(soft)) == (many.keys(), 22)
+    assert min(run["rows"][1]["right"] for run in relabelled.values()) > 0.99
+    assert max(run["rows"][1]["as good"] for run in relabelled.values()) < 5e-4
+    fifth = min(100 * run["rows"][4]["right"] for run in relabelled.values())
+    assert f"and {fifth:.1f} % or more are right at the fifth" in notes("listops")
     assert {run["config"]["starts"] for run in (*few.values(), *many.values())} == {4}
     last = [run["rows"][-1] for run in runs]
     assert [row["told"] < row["accuracy"] for row in last] == [run in soft for run in runs]
     as_good = [sum(run["rows"][1]["as good"] for run in same.values()) / len(same) for same in (few, many)]
-    assert f"{100 * as_good[1]:.0f} to {100 * as_good[0]:.0f} % of the arguments hang so" in notes("listops")
+    assert f"{100 * as_good[1]:.0f} to {100 * as_good[0]:.0f} % of the arguments of the second level hang so" in notes(
+        "listops"
+    )
 
     def good(same: dict, level: int) -> str:
         shares = [100 * (row["right"] + row["as good"]) for run in same.values() for row in [run["rows"][level - 1]]]
@@ -53,55 +64,15 @@ def test_what_the_notes_say_of_listops():
     assert f"only in seed 2 of the ten more, {astray[100, 2, 1]:.1f} % of the first" in notes("listops")
 
 
-def test_what_the_notes_say_of_operators_read_as_others():
-    runs = {run.config["relabel"]: run for run in collect([RESULTS / "tuning" / "listops-relabel.jsonl"])}
-    config, text = runs[0.0].config, notes("listops").partition("## Operators read as others")[2].partition("\n## ")[0]
-    assert all({**config, "relabel": share} == run.config for share, run in runs.items())
-    assert f"up to {config['longest']} tokens, {config['iterations']:,} iterations of {config['calls'] // 4} " in text
-    assert f"`--curriculum {config['curriculum']}`, one start, one seed" in text
-    assert (config["samples"], config["starts"]) == (4, 1)
-    answers, edges = (
-        {share: f"{100 * run.result['test'][name]:.1f}" for share, run in runs.items()}
-        for name in ("accuracy", "precision")
-    )
-    told = f"{answers[0.3]} % of answers and **{edges[0.3]} % of edges** are right with a share of 0.3, "
-    assert told + f"and {answers[0.0]} and {edges[0.0]} % without" in text
-    assert f"A share of 0.6 does about as well, {answers[0.6]} and {edges[0.6]} %" in text
-    assert f"0.15 finds fewer edges, {answers[0.15]} and {edges[0.15]} %" in text
-    assert f"one seed and {config['test_size']:,} test expressions" in text
-
-
-def test_what_the_notes_say_of_operators_read_as_others_at_full_size():
-    relabelled, ten = (
-        {run.seed: run for run in collect([RESULTS / "listops" / f"{name}.jsonl"])}
-        for name in ("listops-relabel", "listops")
-    )
-    plain = {seed: ten[seed] for seed in relabelled}
-    assert (list(relabelled), len(ten)) == ([1, 2], 10)
-    assert {run.config["starts"] for run in (*relabelled.values(), *plain.values())} == {1}
-    usual = {"evaluate_every", "relabel"}
-    for seed, run in relabelled.items():
-        assert {key for key, x in plain[seed].config.items() if run.config[key] != x} <= usual
-    (first, second), (edges, more) = (_each(relabelled, metric) for metric in ("accuracy", "precision"))
-    told = f"**{first} and {second} % of answers and {edges} and {more} % of edges** are right on test"
-    (first, second), (edges, more) = (_each(plain, metric) for metric in ("accuracy", "precision"))
-    assert told in notes("listops")
-    every = (
-        {run.config["evaluate_every"] for run in plain.values()},
-        {run.config["evaluate_every"] for run in relabelled.values()},
-    )
-    assert every == ({1000}, {2500})
-    assert f"(`listops.jsonl`), had {first} and {second} %, and {edges} and {more} %; all ten" in notes("listops")
-    assert f"all ten had {' and '.join(_means(ten))} % on average" in notes("listops")
-    minutes = [round(run.result["seconds"] / 60) for run in relabelled.values()]
-    assert f"{minutes[0]} and {minutes[1]} minutes, each on one core" in notes("listops")
-
-
 def test_what_the_notes_say_of_original_files():
     folder = ROOT / "experiments" / "benchmarks" / "results"
     runs = json.loads((folder / "listops-original.json").read_text())["runs"]
-    relabelled = [run for run in runs if run["config"].get("relabel")]
+    relabelled, more = (
+        [run for run in runs if run["config"].get("relabel") and run["config"]["calls"] == calls]
+        for calls in (100, 400)
+    )
     assert [(run["config"]["seed"], run["config"]["starts"]) for run in relabelled] == [(1, 1), (2, 1)]
+    assert [(run["config"]["seed"], run["config"]["starts"]) for run in more] == [(seed, 4) for seed in range(1, 6)]
     runs = [run for run in runs if not run["config"].get("relabel")]
     assert {run["config"]["starts"] for run in runs} == {4}
     few, many = (
@@ -134,27 +105,22 @@ def test_what_the_notes_say_of_original_files():
     assert [max(x) < 80 for x in means("precision").values()] == [True, False, True]
     shares = [x for name, both in means("as_good").items() if name != "test_d5c.tsv" for x in both]
     assert f"{min(shares):.0f} to {max(shares):.0f} % of the arguments of these two hang" in notes("listops")
-    assert all(x["precision"] > 0.99 for run in relabelled for x in run["files"].values())
-    ten = [run for run in runs if run["config"]["calls"] == 100]
-    edges, answers, others = (
-        [f"{100 * sum(run['files'][name][metric] for run in same) / len(same):.1f}" for name in runs[0]["files"]]
-        for same, metric in ((relabelled, "precision"), (relabelled, "accuracy"), (ten, "accuracy"))
+    assert all(x["precision"] > 0.99 for run in relabelled + more for x in run["files"].values())
+    ten, five = ([run for run in runs if run["config"]["calls"] == calls] for calls in (100, 400))
+
+    def shown(same: list[dict], metric: str) -> list[str]:
+        return [f"{100 * sum(run['files'][name][metric] for run in same) / len(same):.1f}" for name in runs[0]["files"]]
+
+    told = (
+        "On the three original files {}, {} and {} % of their edges are right, and {}, {} and {} % of the answers, "
+        "which were {}, {} and {} % without it."
     )
+    both = (*shown(more, "precision"), *shown(more, "accuracy"), *shown(five, "accuracy"))
+    assert told.format(*both) in notes("listops")
+    edges, answers, others = shown(relabelled, "precision"), shown(relabelled, "accuracy"), shown(ten, "accuracy")
     assert "on the three original files, {}, {} and {} % are right".format(*edges) in notes("listops")
     assert "Answers there are no better: {}, {} and {} %".format(*answers) in notes("listops")
     assert "against {}, {} and {} % of ten models".format(*others) in notes("listops")
-
-
-def _percent(runs, metric: str) -> list[float]:
-    return [100 * r.result["test"][metric] for r in runs.values()]
-
-
-def _each(runs, metric: str) -> list[str]:
-    return [f"{x:.1f}" for x in _percent(runs, metric)]
-
-
-def _means(runs) -> list[str]:
-    return [f"{sum(x) / len(x):.1f}" for x in (_percent(runs, metric) for metric in ("accuracy", "precision"))]
 
 
 def _with_a_curriculum(name: str) -> tuple[dict, dict]:
@@ -172,21 +138,21 @@ def test_what_the_notes_say_of_a_curriculum():
     text = notes("listops")
     (one, four), (more_one, more_four) = map(_with_a_curriculum, ("listops", "listops-items"))
     assert (len(four), len(more_four)) == (10, 5)
-    answers, edges = _means(four)
-    more_answers, more_edges = _means(more_four)
+    answers, edges = means_of(four)
+    more_answers, more_edges = means_of(more_four)
     assert f"answers {answers} % and has {edges} % of edges right, on average over ten seeds" in text
     assert f"**{more_answers} % of answers and {more_edges} % of edges** over five seeds" in text
-    assert min(_percent(more_four, "accuracy")) > 93.8  # the paper's best
-    assert min(_percent(more_four, "precision")) > 82.4
+    assert min(percent_of(more_four, "accuracy")) > 93.8  # the paper's best
+    assert min(percent_of(more_four, "precision")) > 82.4
     before = "On average it was {} % of answers and {} % of edges, and {} and {} % with 100 expressions."
-    assert before.format(*_means(one), *_means(more_one)) in text
+    assert before.format(*means_of(one), *means_of(more_one)) in text
 
     def ends(runs) -> list[str]:
-        lists = (_percent(runs, metric) for metric in ("accuracy", "precision"))
+        lists = (percent_of(runs, metric) for metric in ("accuracy", "precision"))
         return [f"{end(x):.1f}" for x in lists for end in (min, max)]
 
     def falls(before, after) -> list[str]:
-        return [f"{stdev(_percent(runs, 'precision')):.1f}" for runs in (before, after)]
+        return [f"{stdev(percent_of(runs, 'precision')):.1f}" for runs in (before, after)]
 
     told = (
         "The ten end between {} and {} % of answers and {} and {} % of edges, and the standard deviation of precision "
