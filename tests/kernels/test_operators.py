@@ -134,6 +134,8 @@ def calls(d):
         found[ops.distinct] = (rows(x), sizes, 6, seed)
     if isinstance(d, gt.Arborescence):
         found[ops.arborescence_edges] = (winners, links)
+    if isinstance(d, gt.Permutation):
+        found[ops.arrangement] = (winners,)
     return {operator: (*flatten_geometry(geometry), *args) for operator, args in found.items()}
 
 

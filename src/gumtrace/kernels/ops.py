@@ -108,6 +108,12 @@ indicator = Operator(
     [ITEMS],
     lambda geometry, winners, dtype: winners.new_empty(winners.shape[0], geometry.keys, dtype=dtype),
 )
+arrangement = Operator(
+    "arrangement",
+    {"winners": ITEMS},
+    [ITEMS],
+    lambda geometry, winners: winners.new_empty(winners.shape, dtype=torch.long),
+)
 arborescence_edges = Operator(
     "arborescence_edges",
     TRACE,

@@ -9,7 +9,7 @@ from math import factorial
 import torch
 from torch import Tensor
 
-from gumtrace.kernels import geometry
+from gumtrace.kernels import geometry, ops
 from gumtrace.structures.base import Structure
 from gumtrace.structures.observed import observed_trace
 from gumtrace.structures.ranks import place_probs
@@ -171,11 +171,8 @@ class PermutationMatrixSupport(Support):
 
 
 def _vector_of(trace: Trace) -> Tensor:
-    winners, d = trace.winners, trace.layout.geometry.keys
-    keys = torch.arange(d + 1, device=trace.device).expand(*trace.shape, d + 1)
-    winners = torch.where((winners < 0) | (winners > d), d, winners)  # anyone may write into a trace
-    free = winners.sort(-1).values  # positions that racing keys may take, in order
-    return keys.scatter(-1, free, winners)[..., :d]
+    layout = trace.layout
+    return ops.arrangement(layout.geometry, trace.rows()[0]).reshape(*trace.shape, *layout.event_shape)
 
 
 def _matrix_of(trace: Trace) -> Tensor:

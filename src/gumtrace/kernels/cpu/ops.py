@@ -25,7 +25,7 @@ from gumtrace.kernels.cpu.marginals import subset_weights as subset_weights
 from gumtrace.kernels.cpu.sinkhorn import sinkhorn as sinkhorn
 from gumtrace.kernels.cpu.subset_shift import subset_shift as subset_shift
 from gumtrace.kernels.cpu.threads import run
-from gumtrace.kernels.geometry import ATTEMPTS, ArborescenceGeometry, Geometry, WithTensor
+from gumtrace.kernels.geometry import ATTEMPTS, ArborescenceGeometry, Geometry, PermutationGeometry, WithTensor
 from gumtrace.kernels.tree_marginals import by_triangles
 
 
@@ -112,6 +112,16 @@ def indicator(geometry: Geometry, winners: Tensor, dtype: torch.dtype) -> Tensor
     out = torch.empty(len(winners), geometry.keys, dtype=wide)
     run(sampling.indicator, len(winners), geometry.keys, compiled(geometry), _array(winners), out.numpy())
     return out.to(winners.device, dtype)
+
+
+def arrangement(geometry: PermutationGeometry, winners: Tensor) -> Tensor:
+    """(items, keys) of a permutation: its winners in order, at the indices of the keys that race; the others are at
+    their own. A trace may come from anywhere: what is no key does not race."""
+    items, keys = winners.shape
+    known = torch.where((winners >= 0) & (winners < keys), winners, keys).long()
+    races = torch.zeros(items, keys + 1, dtype=torch.bool, device=winners.device).scatter_(1, known, True)[:, :-1]
+    place = (races.cumsum(1) - 1).clamp(min=0)
+    return torch.where(races, winners.gather(1, place), torch.arange(keys, device=winners.device))
 
 
 def arborescence_edges(geometry: ArborescenceGeometry, winners: Tensor, links: Tensor) -> Tensor:

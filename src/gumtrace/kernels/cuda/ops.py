@@ -21,7 +21,8 @@ from gumtrace.kernels.cuda import (
     sparse_tree,
     subset,
 )
-from gumtrace.kernels.cuda.inclusion import subset_pairs as subset_pairs  # of the functions here
+from gumtrace.kernels.cuda.arrangement import arrangement as arrangement  # of the functions here
+from gumtrace.kernels.cuda.inclusion import subset_pairs as subset_pairs
 from gumtrace.kernels.cuda.inclusion import subset_probs as subset_probs
 from gumtrace.kernels.cuda.inclusion import subset_probs_serves as subset_probs_serves
 from gumtrace.kernels.cuda.indicator import indicator as indicator
