@@ -14,7 +14,6 @@ from kernelcases import (
     cpu_traces,
     every_geometry,
     kinds_for,
-    matching,
     on,
     permutation,
     rates,
@@ -32,8 +31,6 @@ from gumtrace.kernels.cuda import (
     subset_select,
     subset_trace,
 )
-from gumtrace.kernels.cuda import arrangement as arrangements
-from gumtrace.kernels.cuda import indicator as indicators
 from gumtrace.kernels.cuda import ops as cuda
 
 pytestmark = pytest.mark.device
@@ -267,35 +264,3 @@ def test_trees_narrower_than_a_tile(geometry, monkeypatch):
         test_log_probs_and_gradients(geometry, torch.float32, kind)
         test_maps(geometry, torch.float32, kind)
         test_conditional_gives_the_trace_back(geometry, torch.float32, kind)
-
-
-@pytest.mark.parametrize("chunk", [16, 1 << 16])
-def test_indicators(chunk, monkeypatch):
-    monkeypatch.setattr(indicators, "CHUNK", chunk)
-    for geometry in (subset(21, 5), subset(5, 0), matching(4, 6), matching(0, 3), spanning_tree(7), spanning_tree(1)):
-        x = torch.randn(3, geometry.keys, generator=seeded(1))
-        winners = cpu.trace(geometry, x, None)[0]
-        winners[1, 2:] = -1
-        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.bool):
-            ours = cuda.indicator(geometry, *on(DEVICE, winners), dtype)
-            assert ours.dtype == dtype
-            assert torch.equal(ours.cpu(), cpu.indicator(geometry, winners, dtype))
-
-
-@pytest.mark.parametrize("block", [16, 1024])
-def test_arrangements(block, monkeypatch):
-    """All race; some do; none does; and traces that are none, which must not be read or written out of bounds."""
-    monkeypatch.setattr(arrangements, "BLOCK", block)
-    for d in (0, 1, 5, 40):
-        geometry = permutation(d)
-        x = torch.randn(5, d, generator=seeded(d))
-        x[1, ::2] = x[2] = -torch.inf
-        winners = cpu.trace(geometry, x, None)[0]
-        winners[3:] = torch.randint(-3, d + 3, (2, d), generator=seeded(1))
-        expected = cpu.arrangement(geometry, winners)
-        ours = cuda.arrangement(geometry, *on(DEVICE, winners))
-        assert ours.dtype == expected.dtype == torch.int64
-        assert torch.equal(ours.cpu(), expected)
-        for row, value in zip(winners[:3].tolist(), expected[:3].tolist(), strict=True):
-            order = iter(row)
-            assert value == [next(order) if key in row else key for key in range(d)]

@@ -116,12 +116,12 @@ def indicator(geometry: Geometry, winners: Tensor, dtype: torch.dtype) -> Tensor
 
 def arrangement(geometry: PermutationGeometry, winners: Tensor) -> Tensor:
     """(items, keys) of a permutation: its winners in order, at the indices of the keys that race; the others are at
-    their own. A trace may come from anywhere: what is no key does not race."""
+    their own. A trace may come from anywhere: what is no key does not race, and is `keys` in the result."""
     items, keys = winners.shape
     known = torch.where((winners >= 0) & (winners < keys), winners, keys).long()
     races = torch.zeros(items, keys + 1, dtype=torch.bool, device=winners.device).scatter_(1, known, True)[:, :-1]
     place = (races.cumsum(1) - 1).clamp(min=0)
-    return torch.where(races, winners.gather(1, place), torch.arange(keys, device=winners.device))
+    return torch.where(races, known.gather(1, place), torch.arange(keys, device=winners.device))
 
 
 def arborescence_edges(geometry: ArborescenceGeometry, winners: Tensor, links: Tensor) -> Tensor:
