@@ -7,18 +7,22 @@ from gumtrace.plotting.style import FAINT, INK, SERIES, SOFT
 FILE = "scale-h200.json"
 TABLE = (
     "Milliseconds for the whole batch, float32, by `gumtrace bench --scale` on {device}, {when}: of the device alone, "
-    "as a replay of a CUDA graph, or with a star by events around the eager step, which could not be captured. torch: "
+    "as a replay of a CUDA graph{star}. torch: "
     "`exponential_`, `log` and `topk` or `sort` of as many numbers, in the same run. Peak memory: of the whole step, "
     "beyond the logits and their gradient, in multiples of the logits."
 )
+
+
+STAR = ", or with a star by events around the eager step, which could not be captured"
 
 
 def table(results: dict) -> str:
     """One row for each case."""
     machine = results["machine"]
     when = f"torch {machine['torch'].split('+')[0]}, {machine['date']}"
+    star = STAR if any(map(_by_events, results["records"])) else ""
     lines = [
-        TABLE.format(device=machine["device"], when=when),
+        TABLE.format(device=machine["device"], when=when, star=star),
         "",
         "| | batch | copy of the logits | torch | whole step | SST step | peak memory |",
         "|---|---:|---:|---:|---:|---:|---:|",
@@ -92,8 +96,11 @@ def _memory(record: dict) -> str:
 def _time(record: dict | None) -> str:
     if record is None:
         return ""
-    star = record["graph_ms"] is None and record["device_ms"] is not None
-    return _short(_ms(record)) + "\\*" * star
+    return _short(_ms(record)) + "\\*" * _by_events(record)
+
+
+def _by_events(record: dict) -> bool:
+    return record["graph_ms"] is None and record["device_ms"] is not None
 
 
 def _short(ms: float | None) -> str:

@@ -12,8 +12,7 @@ and of the expressions of a depth, those without an inner function having 1:
     accuracy  of the answers, along the sampled trees
     told      the same along the true trees
 
-Writes experiments/benchmarks/results/listops-depths.json, where runs of other estimators, batches and shares of
-relabelled expressions stay; half a minute a run on one core.
+Writes experiments/benchmarks/results/listops-depths.json, where other runs stay; half a minute a run on one core.
 """
 
 import argparse
@@ -98,17 +97,14 @@ def measure(folder: Path, data: Path) -> dict:
 
 
 def others(file: Path, runs: list[dict]) -> list[dict]:
-    """Recorded runs of another estimator, with other batches or another share of relabelled expressions, which the
-    tables show in rows of their own."""
+    """Recorded runs that are not among these."""
     recorded = json.loads(file.read_text())["runs"] if file.exists() else []
-    measured = [_kind(run) for run in runs]
-    return [run for run in recorded if _kind(run) not in measured]
+    measured = [_setting(run) for run in runs]
+    return [run for run in recorded if _setting(run) not in measured]
 
 
-def _kind(run: dict) -> tuple:
-    config = run["config"]
-    share = config.get("relabel", 0.0)  # records from before it have none
-    return (*(config[name] for name in ("estimator", "calls", "samples")), share)
+def _setting(run: dict) -> dict:
+    return {"relabel": 0.0, **run["config"]}  # records from before it have none
 
 
 def main() -> None:

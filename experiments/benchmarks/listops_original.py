@@ -2,8 +2,8 @@
 python experiments/benchmarks/listops_original.py RUN ... --files test.tsv ...
 
 Expressions with operators that the models have not seen, and those longer than theirs, are left out. Writes
-experiments/benchmarks/results/listops-original.json, where runs of other estimators, batches and shares of relabelled
-expressions stay; seconds per run and file on one core.
+experiments/benchmarks/results/listops-original.json, where other runs on the same files stay; seconds per run and file
+on one core.
 """
 
 import argparse
@@ -61,6 +61,9 @@ def main() -> None:
     arguments.add_argument("--files", nargs="+", type=Path, required=True)
     arguments.add_argument("--data", type=Path, default=Path("data"), help="folder of the runs' own data")
     given = arguments.parse_args()
+    names = {name(file) for file in given.files}
+    if RESULTS.exists() and names != (known := set(json.loads(RESULTS.read_text())["files"])):
+        arguments.error(f"the recorded runs are on {', '.join(sorted(known))}: give these, or remove {RESULTS}")
     runs = [measure(folder, given.files, given.data) for folder in given.runs]
     files = {name(file): describe(file) for file in given.files}
     found = {"machine": machine(torch.device("cpu")), "files": files, "runs": others(RESULTS, runs) + runs}

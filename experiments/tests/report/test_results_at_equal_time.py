@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 
-import pytest
 from lab_notes import RESULTS, ROOT, behind, notes
 
 from gumtrace_experiments import find
@@ -13,22 +12,38 @@ from gumtrace_experiments.report.records import collect
 from gumtrace_experiments.report.times import load
 
 
-@pytest.mark.parametrize(
-    ("name", "batches"),
-    [
-        ("graph-layout", [("tf32", 128, 1), ("tf32", 16, 8), ("tf32", 128, 8)]),
-        ("graph-layout", [("bfloat16", 128, 1), ("bfloat16", 128, 8), ("bfloat16", 128, 16)]),
-        ("listops", [("tf32", 100, 1), ("tf32", 25, 4), ("tf32", 100, 4)]),
-    ],
-)
-def test_what_the_notes_say_of_times(name, batches):
-    """Of SST first, as they were clocked: in which precision, and items with structures of each."""
+def clocked(name: str, precision: str, items: int, samples: int, estimator: str = "TraceREINFORCE", **more) -> str:
+    """Milliseconds of an update."""
     records = json.loads((RESULTS / name / "times.json").read_text())["updates"]
-    settings = [(r["setting"], r["ms"]) for r in records if r["setting"].get("training") != "unrolled"]
-    batch = {(s["estimator"], s["precision"], s["calls"] // s["samples"], s["samples"]): ms for s, ms in settings}
-    text = notes(name).partition("**Equal time.**")[2].partition("## ")[0]
-    for estimator, about in zip(("StochasticSoftmax", *["TraceREINFORCE"] * 2), batches, strict=True):
-        assert f"{batch[estimator, *about]:.2f}" in text
+    same = {"estimator": estimator, "precision": precision, "calls": items * samples, "samples": samples, **more}
+    (found,) = {f"{r['ms']:.2f}" for r in records if same.items() <= r["setting"].items()}
+    return found
+
+
+def test_what_the_notes_say_of_times():
+    soft, few, *many = (
+        clocked("graph-layout", *batch, training="teacher-forced", frames=10)
+        for batch in (
+            ("tf32", 128, 1, "StochasticSoftmax"),
+            ("tf32", 16, 8),
+            ("tf32", 128, 8),
+            ("bfloat16", 128, 8),
+            ("bfloat16", 128, 16),
+        )
+    )
+    told = (
+        "an update of SST took {} ms in TF32, and one of T-REINFORCE+ with eight structures for each of 16 graphs "
+        "{} ms; with the 128 graphs of SST it is {} ms, and in bfloat16 {} ms, and with sixteen structures {} ms"
+    )
+    assert told.format(soft, few, *many) in notes("graph-layout")
+    unrolled = [clocked("graph-layout", precision, 128, 8, training="unrolled") for precision in ("bfloat16", "tf32")]
+    assert "takes {} ms in bfloat16, and {} in TF32; this has not".format(*unrolled) in notes("graph-layout")
+    soft = clocked("listops", "tf32", 100, 1, "StochasticSoftmax")
+    few, many = (clocked("listops", "tf32", items, 4) for items in (25, 100))
+    told = (
+        f"an update of SST took {soft} ms, one of T-REINFORCE+ with a quarter of its expressions and four structures "
+    )
+    assert told + f"of each {few} ms, and with as many expressions {many} ms" in notes("listops")
 
 
 def test_what_the_notes_say_of_as_many_graphs():
@@ -54,10 +69,11 @@ def test_what_the_notes_say_of_as_many_graphs():
     poor = sum(x >= 890 for x in far)
     assert f"{poor} of the {len(far)} starts were at least 890 nats behind the best of their seed" in text
     assert f"the others at most {max(x for x in far if x < 890):.0f}." in text
-    for r in collect([RESULTS / "tuning" / "graph-layout-items.jsonl"]):
-        for split in ("valid", "test"):
-            found = r.result[split]
-            assert f"−{-found['elbo']:.1f} and {100 * found['precision']:.1f} %" in text
+    shorter = {r.config["samples"]: r for r in collect([RESULTS / "tuning" / "graph-layout-items.jsonl"])}
+    assert (list(shorter), {r.config["iterations"] for r in shorter.values()}) == ([8, 16], {25_000})
+    found = [shorter[k].result[split] for split in ("valid", "test") for k in (8, 16)]
+    numbers = [f"−{-x['elbo']:.1f} and {100 * x['precision']:.1f} %" for x in found]
+    assert "came to {} with eight structures, and to {} with sixteen; on test {}, and {}.".format(*numbers) in text
 
 
 def test_what_the_notes_say_of_equal_time():
@@ -74,24 +90,17 @@ def test_what_the_notes_say_of_equal_time():
         values = replace(entry, **change).values(Column("elbo", "elbo"), "elbo")
         return f"−{-sum(values) / len(values):.1f}"
 
-    assert f"at {elbo(trace, budget=60)} after a minute, when SST is at {elbo(soft, budget=60)}." in text
+    assert f"at {elbo(trace, budget=60)} on validation after a minute, when SST is at {elbo(soft, budget=60)}," in text
     assert [round(float(elbo(entry)[1:])) for entry in (soft, trace)] == [358, 358]
-    assert "At the end of the table they are at −358, as is SST." in text
+    assert "and level at the end, both at −358" in text
     quick = times.of("graph-layout", {**soft.choice.group.setting, "precision": "bfloat16"}, "NVIDIA H200")
     assert quick is not None
     lent = replace(quick, setting=soft.choice.group.setting)
     assert f"an update of it takes {quick.ms:.2f} ms" in text
     assert f"it would be at {elbo(soft, budget=60, time=lent)} after the same minute" in text
-    saved = 3e-3 * (1500 - 750) * trace.time.ms
-    assert round(saved) == 5  # seconds, the notes say
-
-
-def test_what_the_notes_say_of_unrolled_updates():
-    records = json.loads((RESULTS / "graph-layout" / "times.json").read_text())["updates"]
-    ms = {
-        r["setting"]["precision"]: r["ms"]
-        for r in records
-        if {"training": "unrolled", "calls": 1024, "samples": 8}.items() <= r["setting"].items()
-    }
-    told = f"takes {ms['bfloat16']:.2f} ms in bfloat16, and {ms['tf32']:.2f} in TF32"
-    assert told in notes("graph-layout")
+    assert "Starts of 750 iterations, not 1,500, save five seconds" in text
+    assert round(3e-3 * (1500 - 750) * trace.time.ms) == 5
+    later = [(seconds, *(float(elbo(e, budget=seconds)[1:]) for e in (trace, soft))) for seconds in range(20, 101, 10)]
+    assert all(ours < theirs for _, ours, theirs in later)  # nats below zero
+    assert all(float(elbo(soft, budget=seconds, time=lent)[1:]) < ours for seconds, ours, _ in later if seconds >= 30)
+    assert "and ahead from half a minute on" in text

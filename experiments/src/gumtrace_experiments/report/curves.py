@@ -29,26 +29,31 @@ def draw(records: Sequence[Record], report: Report, metric: str, out: Path, time
     Where updates were clocked, the same over seconds, with what the tables at equal time show."""
     shown = choices(records, report, metric)
     timed = [over_seconds(entry) for entry in entries(records, report, metric, times or Times())]
+    colours = _colours([*shown, *timed])
     out.mkdir(parents=True, exist_ok=True)
     files = []
     for place, column in enumerate(report.columns):
         if column.axis is not None:
             files.append(out / f"{column.metric}.png")
-            _figure(shown, column, place).savefig(files[-1], dpi=140)
+            _figure(shown, column, place, colours).savefig(files[-1], dpi=140)
             if timed:
                 files.append(out / f"{column.metric}-seconds.png")
-                _figure(timed, column, place, "seconds of updates alone").savefig(files[-1], dpi=140)
+                _figure(timed, column, place, colours, "seconds of updates alone").savefig(files[-1], dpi=140)
     return files + (report.figures(shown, out) if report.figures else [])
 
 
-def _figure(shown: list[Choice], column: Column, place: int, along: str = "iteration"):
+def _colours(shown: list[Choice]) -> dict[str, str]:
+    """One for each name, the same in all figures of an experiment."""
+    names = [c.name for c in sorted(shown, key=lambda c: (c.place, c.name))]
+    return dict(zip(dict.fromkeys(names), cycle(SERIES), strict=False))
+
+
+def _figure(shown: list[Choice], column: Column, place: int, colours: dict[str, str], along: str = "iteration"):
     blocks = [list(same) for _, same in groupby(shown, lambda choice: choice.block.key)]
     wide = len(blocks) if len(blocks) <= 3 else 2
     high = -(-len(blocks) // wide)
     size = (_WIDTH * wide + _LEGEND, _HEIGHT * high + 0.3)
     figure = require("matplotlib.figure", "plot").Figure(figsize=size, layout="constrained")
-    names = [c.name for c in sorted(shown, key=lambda c: (c.place, c.name))]
-    colours = dict(zip(dict.fromkeys(names), cycle(SERIES), strict=False))
     panels = figure.subplots(high, wide, squeeze=False, sharey=True).flatten()
     for ax, same in zip(panels, blocks, strict=False):
         _panel(ax, same, column, colours, along)

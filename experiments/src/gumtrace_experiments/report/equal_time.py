@@ -131,12 +131,15 @@ def _notes(same: Sequence[Entry], metric: str, report: Report) -> Iterable[str]:
         f"evaluations; by {decides}, as the setting that is shown. Updates of starts that were given up count, "
         "evaluations do not."
     )
-    for entry in same:
+    precisions = [entry.choice.group.setting.get("precision", "") for entry in same]
+    for entry, precision in zip(same, precisions, strict=True):
         seeds = ranges(run.seed for run in entry.choice.group.finished)
-        yield f"{entry.choice.name}: seeds {seeds}, of {len(entry.choice.tried)} settings."
+        differs = f", in {precision}" if len(set(precisions)) > 1 else ""
+        yield f"{entry.choice.name}: seeds {seeds}{differs}, of {len(entry.choice.tried)} settings."
     where = same[0].time.machine
     device = where.get("cpu", "cpu") if where.get("device") == "cpu" else where.get("device", "unknown device")
-    yield f"Clocked alone on {device}, torch {where.get('torch', 'unknown')}, {where.get('date', '')}."
+    dates = sorted({entry.time.machine.get("date", "") for entry in same})
+    yield f"Clocked alone on {device}, torch {where.get('torch', 'unknown')}, {' and '.join(dates)}."
 
 
 def over_seconds(entry: Entry) -> Choice:
