@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-full test-versions test-gpu dist fuzz docs results bench clean
+.PHONY: help demo test test-fast test-full test-versions test-gpu sanitize dist fuzz docs results bench clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -36,6 +36,11 @@ test-versions: ## the fast tests with the oldest and the newest versions of what
 
 test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU: needs a CUDA build of torch in .venv
 	$(BIN)/pytest -n 6 -m "device or gpu"
+
+# A whole run of each tool: racecheck looks at shared memory, synccheck at barriers.
+sanitize: $(VENV)/.dev ## every kernel once under compute-sanitizer: needs an NVIDIA GPU and CUDA's tools
+	set -e; for tool in memcheck racecheck synccheck; do \
+		compute-sanitizer --tool $$tool --error-exitcode 1 $(BIN)/python tests/helpers/every_kernel.py --device cuda; done
 
 ENVIRONMENTS ?= oldest newest
 DISTRIBUTIONS ?= gumtrace gumtrace-experiments
