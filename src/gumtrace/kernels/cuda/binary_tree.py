@@ -50,7 +50,7 @@ def _lowest(bits):
 
 
 @quick
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _trace(source, rows, seed, links, status, n, LOG: tl.constexpr):
     item = tl.program_id(0).to(tl.int64)
     token = tl.arange(0, 1 << LOG)
@@ -150,7 +150,7 @@ def _wide_block_sums(v_block, e_block, token, left, right, by_left, by_right, LO
 
 
 @quick
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "stream"])
 def _up(links, beta, rows, h, alpha, out, log_prob, z, seed, stream, n, MODE: tl.constexpr, LOG: tl.constexpr):
     item = tl.program_id(0).to(tl.int64)
     token = tl.arange(0, 1 << LOG)
@@ -200,7 +200,7 @@ def _hold_below(c, parent, LOG: tl.constexpr):
 
 
 @quick
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "stream"])
 def _down(
     links,
     alpha,

@@ -70,7 +70,7 @@ def _put(all_rows, block, some_rows):
 
 
 @quick
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _trace(
     source,
     rows,
@@ -104,7 +104,7 @@ def _col_steps(steps, n, m, COLS: tl.constexpr):
 
 
 @quick
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "stream"])
 def _up(
     winners,
     steps,
@@ -155,7 +155,7 @@ def _up(
 
 
 @quick
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "stream"])
 def _down(
     winners,
     steps,

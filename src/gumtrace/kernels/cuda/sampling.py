@@ -14,7 +14,7 @@ ALL, UPPER, ROOTED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # keys t
 
 
 @quick
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "first", "root"])
 def _perturb(logits, rows, seed, out, first, keys, blocks, n, root, RACING: tl.constexpr, BLOCK: tl.constexpr):
     row = (tl.program_id(0) // blocks).to(tl.int64)
     key = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)

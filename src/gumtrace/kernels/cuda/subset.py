@@ -104,7 +104,7 @@ def _sum_chosen(
 
 
 @quick
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "stream"])
 def _up(
     winners,
     chosen,
@@ -182,7 +182,7 @@ def _hand_to_chosen(
 
 
 @quick
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "stream"])
 def _down(
     winners,
     chosen,

@@ -81,7 +81,7 @@ def _set_bits(bits, item, words, winner):
     tl.atomic_or(bits + item * words + (winner >> 5), bit, mask=winner >= 0, sem="relaxed")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _sum_winners(
     winners, beta, rows, h, ordered, bits, left, parts, exponents, d, slots, words, key_blocks, blocks,
     ALL: tl.constexpr, MODE: tl.constexpr, WIDTH: tl.constexpr,
@@ -116,7 +116,7 @@ def _mark(winners, left, bits, d, slots, words, blocks, WIDTH: tl.constexpr):
         _set_bits(bits, item, words, winners_of(winners, item, d, slots, block * WIDTH + tl.arange(0, WIDTH)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _sum_losers(
     beta, rows, h, bits, left, parts, exponents, d, words, key_blocks, blocks,
     ALL: tl.constexpr, MODE: tl.constexpr, WIDTH: tl.constexpr,
@@ -138,7 +138,7 @@ def _sum_losers(
     tl.store(exponents + place, e_all)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "items", "stream"])
 def _finish_up(
     winners, beta, rows, h, ordered, items, alpha, out, logs, z, seed, stream, parts, exponents, d, slots, key_blocks,
     blocks, MODE: tl.constexpr, WIDTH: tl.constexpr,

@@ -31,7 +31,7 @@ from gumtrace.kernels.cuda.subset_long import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _sum_decisions(
     winners, alpha, h, beta, rows, ordered, parts, exponents, d, slots, blocks,
     MODE: tl.constexpr, WIDTH: tl.constexpr,
@@ -89,7 +89,7 @@ def _lowest_of(lowest, first, n, dtype: tl.constexpr):
     return low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "stream"])
 def _finish_losers(
     beta, rows, grad, g, out, more, seed, stream, parts, exponents, lowest, count, d, key_blocks, blocks,
     MODE: tl.constexpr, WIDTH: tl.constexpr,
@@ -104,7 +104,7 @@ def _finish_losers(
     finish_keys(v, e, cap, key < 0, beta, rows, grad, g, out, more, seed, stream, item, d, key, key < d, MODE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "stream"])
 def _finish_winners(
     winners, alpha, h, beta, rows, ordered, grad, g, out, more, seed, stream, parts, exponents, codes, lowest, d, slots,
     blocks, MODE: tl.constexpr, WIDTH: tl.constexpr,

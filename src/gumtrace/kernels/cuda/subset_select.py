@@ -46,7 +46,7 @@ def _keep(g, key, values, keys, first, k):
     tl.store(keys + first + place, key, mask=kept)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _first_round(source, rows, seed, values, keys, d, chunks, k, WIDTH: tl.constexpr):
     item, chunk = (tl.program_id(0) // chunks).to(tl.int64), tl.program_id(0) % chunks
     key = chunk * WIDTH + tl.arange(0, WIDTH)

@@ -29,7 +29,7 @@ def _wanted(g, sizes, size_rows, item, slots):
 
 
 @quick
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "size_rows"])
 def _pick(source, rows, sizes, size_rows, seed, winners, status, d, slots, WIDTH: tl.constexpr):
     """The first k keys, one by one."""
     item = tl.program_id(0).to(tl.int64)
@@ -50,7 +50,7 @@ def _pick(source, rows, sizes, size_rows, seed, winners, status, d, slots, WIDTH
 
 
 @quick
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "size_rows"])
 def _sort(source, rows, sizes, size_rows, seed, winners, status, d, slots, ALL: tl.constexpr, WIDTH: tl.constexpr):
     """Keys in order, all or the first k: float32 codes with their indices behind them as one integer."""
     item = tl.program_id(0).to(tl.int64)
@@ -69,7 +69,7 @@ def _sort(source, rows, sizes, size_rows, seed, winners, status, d, slots, ALL: 
     tl.store(status + item, wrong.to(tl.int8))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["size_rows"])
 def _order(values, keys, sizes, size_rows, winners, status, slots, n, WIDTH: tl.constexpr):
     """The first k of n selected keys in order, as `_sort` does it."""
     item = tl.program_id(0).to(tl.int64)
@@ -85,7 +85,7 @@ def _order(values, keys, sizes, size_rows, winners, status, slots, n, WIDTH: tl.
     tl.store(status + item, tl.maximum(wrong, stuck).to(tl.int8))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["size_rows", "first"])
 def _take(
     g, order, keys, sizes, size_rows, winners, status, first, n, slots, blocks, ALL: tl.constexpr, WIDTH: tl.constexpr
 ):
