@@ -15,8 +15,8 @@ demo: $(VENV)/.run ## draw every structure, compare the estimators; pictures go 
 	@$(BIN)/gumtrace demo --out demo
 	@$(BIN)/gumtrace toy spanning-tree --out demo
 
-# One thread for each of the two processes: more would only wait for each other. Tests of threads ask for them.
-test test-fast dist: export OMP_NUM_THREADS = 1
+# One thread for each process: more would only wait for each other. Tests of threads ask for them.
+test test-fast test-gpu dist: export OMP_NUM_THREADS = 1
 test: $(VENV)/.dev ## lint, format check, type check, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,8 +34,13 @@ test-full: $(VENV)/.dev ## the tests with a million draws where `make test` make
 test-versions: ## the fast tests with the oldest and the newest versions of what the library needs, each in a fresh environment
 	$(PYTHON) tests/helpers/versions.py
 
-test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU: needs a CUDA build of torch in .venv
-	$(BIN)/pytest -n 6 -m "device or gpu"
+# Most of it is compilation, on the CPU: more workers help where there are more cores. They begin far apart: tests that
+# follow one another share kernels, and neighbours would compile the same ones at the same time. Files without such tests
+# are not collected.
+GPU_WORKERS ?= 6
+test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU, by GPU_WORKERS=6 processes: needs a CUDA build of torch in .venv
+	PYTHONPATH=tests/helpers $(BIN)/pytest -n $(GPU_WORKERS) --dist worksteal -m "device or gpu" --tb=short -p failures_at_once \
+		$$(grep -rlE "mark\.(device|gpu)" --include="test_*.py" tests experiments/tests | sort)
 
 # A whole run of each tool: racecheck looks at shared memory, synccheck at barriers.
 sanitize: $(VENV)/.dev ## every kernel once under compute-sanitizer: needs an NVIDIA GPU and CUDA's tools

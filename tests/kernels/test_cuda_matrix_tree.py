@@ -17,7 +17,9 @@ from gumtrace.relaxations import trees
 pytestmark = pytest.mark.device
 
 UNDIRECTED = trees.UNDIRECTED
-KINDS = [(1, True), (UNDIRECTED, True), (UNDIRECTED, False)]  # ROOTED, FOLDED, SPREAD
+# Directions, root, and whether the first is folded: of ROOTED, FOLDED and SPREAD kernels all that derivatives ask for.
+KINDS = [(count, 1, True) for count in range(3)]
+KINDS += [(0, UNDIRECTED, False), (1, UNDIRECTED, True), (1, UNDIRECTED, False), (2, UNDIRECTED, True)]
 
 
 @pytest.fixture(autouse=True)
@@ -47,15 +49,28 @@ def overflows():
 
 @pytest.fixture
 def divide(monkeypatch):
-    """Has sums of items divided among so many rows, or not at all (1), however many items there are."""
+    """Has sums of items divided among so many rows, or not at all (1), however many items there are. On a GPU among as
+    many as the kernels do, with small items in the tile of larger ones, and all items computed again in numbers with
+    exponents: these kernels run anyway, and any other would have to be compiled."""
+    real, real_launch, smallest = matrix_tree._division, matrix_tree._launch, matrix_tree.SMALLEST
+
+    def launch(*args):
+        real_launch(*args)
+        again, wide = args[5], args[-1]
+        if not wide:
+            again.fill_(1)
 
     def among(parts):
         def division(items, tile, processors):
-            return (1, parts, max(1, tile * parts // 128)) if parts > 1 else real(items, tile, 0)
+            if parts == 1:
+                return real(items, tile, 0)
+            return real(items, tile, processors) if FULL else (1, parts, max(1, tile * parts // 128))
 
         monkeypatch.setattr(matrix_tree, "_division", division)
+        if FULL:
+            monkeypatch.setattr(matrix_tree, "_launch", launch)
+            monkeypatch.setattr(matrix_tree, "SMALLEST", matrix_tree.LARGE if parts > 1 else smallest)
 
-    real = matrix_tree._division
     return among
 
 
@@ -175,7 +190,7 @@ def test_log_weights_without_bound():
         check(u, torch.tensor([4, 4], dtype=torch.int32), count, UNDIRECTED, count > 0, atol=1e-6)
 
 
-@pytest.mark.parametrize(("count", "root", "fold"), [(c, r, f) for c in range(3) for r, f in KINDS])
+@pytest.mark.parametrize(("count", "root", "fold"), KINDS)
 @pytest.mark.parametrize(("n", "parts"), [(2, 8), (5, 2), *((n, matrix_tree.PARTS) for n in (20, 50, 100) if FULL)])
 @pytest.mark.slow
 def test_sums_in_parts(divide, n, parts, count, root, fold):
@@ -211,17 +226,19 @@ def test_sums_in_parts_of_every_size(divide, n, parts, count, root):
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.slow
 def test_programs_take_items_in_turns(divide, parts, monkeypatch):
-    monkeypatch.setattr(matrix_tree, "LANES", 8)
+    if not FULL:  # an item in each program
+        monkeypatch.setattr(matrix_tree, "LANES", 8)
     monkeypatch.setattr(matrix_tree, "_programs", lambda *_: 2)
     divide(parts)
-    u, sizes = mixed(3)
+    u, sizes = (torch.cat([x] * (3 if FULL else 1)) for x in mixed(3))
     for count in (0, 2):
         check(u, sizes, count, 0, count > 0, atol=1e-11)
 
 
 @pytest.fixture
 def plain(monkeypatch):
-    """Has small items computed in float64 first; what a launch leaves in `again` is in the list."""
+    """Has small items computed in float64 first, on a GPU in the tile of larger ones, for which kernels are compiled
+    anyway; what a launch leaves in `again` is in the list."""
     left = []
 
     def launch(*args):
@@ -229,8 +246,8 @@ def plain(monkeypatch):
         left.append(args[5].tolist())
 
     real = matrix_tree._launch
-    monkeypatch.setattr(matrix_tree, "PLAIN", 1)
-    monkeypatch.setattr(matrix_tree, "CELLS", 64)
+    for name, size in ({"SMALLEST": matrix_tree.PLAIN} if FULL else {"PLAIN": 1, "CELLS": 64}).items():
+        monkeypatch.setattr(matrix_tree, name, size)
     monkeypatch.setattr(matrix_tree, "_launch", launch)
     return left
 

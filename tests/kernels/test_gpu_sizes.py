@@ -38,7 +38,7 @@ CASES = {
     "arborescence-1000": ((1000, 1000), gt.Arborescence),
     "matching-100": ((100, 100), gt.Matching),
     "matching-200": ((200, 200), gt.Matching),
-    "matching-201": ((203, 201), gt.Matching),
+    "matching-201": ((201, 203), gt.Matching),
     "matching-1000": ((1000, 1000), gt.Matching),
     "matching-wide": ((40, 300), gt.Matching),
     "matching-wider": ((30, 700), gt.Matching),

@@ -8,6 +8,7 @@ from operators import every_device, every_structure, finite, logits, step
 
 import gumtrace as gt
 from gumtrace.kernels import operators, ops
+from gumtrace.kernels.backends import backend
 from gumtrace.kernels.geometry import flatten_geometry
 from gumtrace.traces.trace import Trace
 
@@ -122,7 +123,6 @@ def calls(d):
         ops.log_prob: (rows(x, True), winners, links),
         ops.log_prob_grad: (rows(x), winners, links, rows(kept), h.sum(-1)),
         ops.decisions: (rows(x, True), rows(x), winners, links),
-        ops.decisions_grad: (rows(x), rows(x), winners, links, *map(rows, stats), rows(torch.ones_like(stats[0]))),
         ops.log_totals: (rows(twice, True), winners, links),
         ops.to_keys: (winners, links, rows(alpha, True), rows(twice, True), rows(h, True)),
         ops.to_decisions: (winners, links, rows(alpha, True), rows(twice, True), rows(torch.ones_like(g), True)),
@@ -130,6 +130,9 @@ def calls(d):
         ops.conditional: (rows(x, True), sizes, winners, links, seed),
         ops.conditional_grad: (rows(x), winners, links, rows(totals), rows(z), rows(g), rows(torch.ones_like(g))),
     }
+    if hasattr(backend(x.device.type), "decisions_grad"):  # CUDA has none of its own
+        gradient = rows(torch.ones_like(stats[0]))
+        found[ops.decisions_grad] = (rows(x), rows(x), winners, links, *map(rows, stats), gradient)
     if d.has_distinct_kernel:
         found[ops.distinct] = (rows(x), sizes, 6, seed)
     if isinstance(d, gt.Arborescence):

@@ -3,6 +3,7 @@
 import warnings
 
 import pytest
+import tiny_runs
 import torch
 
 import gumtrace as gt
@@ -15,7 +16,9 @@ from gumtrace_experiments.store.folder import read_metrics
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; test_kset_experiments.py does not"),
+    pytest.mark.usefixtures("one_machine"),
 ]
+one_machine = tiny_runs.one_machine
 DEVICE = torch.device("cuda")
 _SMALL = {
     "digits": "synthetic",

@@ -31,10 +31,11 @@ pytestmark = [
         not torch.cuda.is_available(),
         reason="needs a CUDA device; the harness runs on the CPU in test_experiments.py, without graphs",
     ),
+    pytest.mark.usefixtures("one_machine"),
 ]
 
 DEVICE = torch.device("cuda")
-data = tiny_runs.data
+data, one_machine = tiny_runs.data, tiny_runs.one_machine
 GraphLayout = find("graph-layout")
 TINY = GraphLayout.config_type(  # the decoder's kernels for trees take widths of 16
     frames=4,
