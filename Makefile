@@ -39,8 +39,10 @@ test-versions: ## the fast tests with the oldest and the newest versions of what
 # are not collected.
 GPU_WORKERS ?= 6
 test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU, by GPU_WORKERS=6 processes: needs a CUDA build of torch in .venv
+# The CPU's kernels, which the tests compare with, are compiled while the tests are collected: those have other cores.
+	$(BIN)/gumtrace warm-up & ahead=$$!; \
 	PYTHONPATH=tests/helpers $(BIN)/pytest -n $(GPU_WORKERS) --dist worksteal -m "device or gpu" --tb=short -p failures_at_once \
-		$$(grep -rlE "mark\.(device|gpu)" --include="test_*.py" tests experiments/tests | sort)
+		$$(grep -rlE "mark\.(device|gpu)|every_device" --include="test_*.py" tests experiments/tests | sort) && wait $$ahead
 
 # A whole run of each tool: racecheck looks at shared memory, synccheck at barriers.
 sanitize: $(VENV)/.dev ## every kernel once under compute-sanitizer: needs an NVIDIA GPU and CUDA's tools

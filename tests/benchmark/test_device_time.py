@@ -133,11 +133,16 @@ def test_real_device_time():
         x.add_(1)
 
     def hidden():
-        return device.event_ms(slow) == pytest.approx(device.event_ms(lambda: x.add_(1)), rel=0.2)
+        alone, behind = device.event_ms(lambda: x.add_(1)), device.event_ms(slow)
+        return alone is not None and behind == pytest.approx(alone, rel=0.2)
 
     assert any(hidden() for _ in range(20))  # other tests may use the device for a while; the host takes 2 ms each time
     assert device.event_ms(lambda: x.sum().item()) is None
-    records = benchmark.run_case(Case("BinaryTree", {"n": 5}), batch=4, device="cuda:0", repeat=1)
-    assert all(record.device_ms < record.ms for record in records)
+
+    def shorter():
+        records = benchmark.run_case(Case("BinaryTree", {"n": 5}), batch=4, device="cuda:0", repeat=1)
+        return all(record.device_ms is not None and record.device_ms < record.ms for record in records)
+
+    assert any(shorter() for _ in range(5))
     records = benchmark.run_case(Case("SpanningTree.from_edges", {"nodes": 9, "edges": 20}), device="cuda:0", repeat=1)
     assert [record.step for record in records if record.graph_ms is not None] == ["t_step"]

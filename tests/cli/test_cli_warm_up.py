@@ -52,6 +52,14 @@ def test_the_next_process_compiles_nothing(tmp_path):
     assert sorted(tmp_path.rglob("*.kernel")) == before
 
 
+@pytest.mark.slow
+def test_several_processes_compile_side_by_side():
+    pairs = [("Subset", "float32"), ("Subset", "float64"), ("Permutation", "float32")]
+    assert sorted(warm_up._compile(pairs, jobs=2)) == sorted(pairs)
+    with pytest.raises(KeyError, match="Subsets"):  # the error of a child
+        list(warm_up._compile([("Subsets", "float32"), *pairs[:1]], jobs=2))
+
+
 def test_an_unknown_structure_is_one_line(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["warm-up", "Subsets"])

@@ -7,7 +7,7 @@ from common import seeded
 
 import gumtrace as gt
 
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+DEVICES = ["cpu", *([pytest.param("cuda", marks=pytest.mark.gpu)] if torch.cuda.is_available() else [])]
 every_structure = pytest.mark.parametrize("make", COMPILED.values(), ids=COMPILED)
 every_device = pytest.mark.parametrize("device", DEVICES)
 

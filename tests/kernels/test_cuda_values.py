@@ -17,7 +17,9 @@ pytestmark = pytest.mark.device
 @pytest.mark.parametrize("chunk", [16, 1 << 16])
 def test_indicators(chunk, monkeypatch):
     monkeypatch.setattr(indicators, "CHUNK", chunk)
-    for geometry in (subset(21, 5), subset(5, 0), matching(4, 6), matching(0, 3), spanning_tree(7), spanning_tree(1)):
+    free = gt.ConstrainedForest(torch.zeros(5, 5), components=2)._layout.geometry
+    graphs = matching(4, 6), matching(0, 3), spanning_tree(7), spanning_tree(1), free
+    for geometry in (subset(21, 5), subset(5, 0), *graphs):
         x = torch.randn(3, geometry.keys, generator=seeded(1))
         winners = cpu.trace(geometry, x, None)[0]
         winners[1, 2:] = -1

@@ -181,7 +181,7 @@ def test_items_without_a_kernel_are_refused_inside_a_cuda_graph():
         dist.sample_trace()
 
 
-@and_long_ones
+@pytest.mark.parametrize("name", [*MAKE, "edges"])  # which kernels an operator runs, the compiler does not see
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, in its compiler
 def test_torch_compile(name):
     torch.compiler.reset()  # one function for all names: it may be compiled anew a few times only

@@ -12,10 +12,7 @@ from gumtrace.kernels.backends import backend
 from gumtrace.kernels.geometry import flatten_geometry
 from gumtrace.traces.trace import Trace
 
-pytestmark = [
-    pytest.mark.device,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]  # of torch's own, in its compiler
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, in its compiler
 SIZES = ((3, 4), (5, 6), (2, 7))  # batch, n: torch takes a size for a variable once it has changed
 
 
@@ -110,7 +107,8 @@ def calls(d):
     seed = torch.tensor([1, 2], device=x.device)
     winners, links = map(rows, d.sample_trace((2,)).rows())
     _, kept = ops.log_prob(geometry, x, winners, links)
-    stats = ops.decisions(geometry, x, x, winners, links)
+    gains = x.masked_fill(x.isneginf(), 0.0)  # finite, as `Structure` makes them
+    stats = ops.decisions(geometry, x, gains, winners, links)
     g, totals, z, _ = ops.conditional(geometry, x, sizes, winners, links, seed)
     twice, h = x.repeat(2, 1), torch.ones_like(totals, dtype=x.dtype)  # (items, keys), (items, decisions)
     alpha = -totals.to(x.dtype)
@@ -122,7 +120,7 @@ def calls(d):
         ops.indicator: (winners, x.dtype),
         ops.log_prob: (rows(x, True), winners, links),
         ops.log_prob_grad: (rows(x), winners, links, rows(kept), h.sum(-1)),
-        ops.decisions: (rows(x, True), rows(x), winners, links),
+        ops.decisions: (rows(x, True), rows(gains), winners, links),
         ops.log_totals: (rows(twice, True), winners, links),
         ops.to_keys: (winners, links, rows(alpha, True), rows(twice, True), rows(h, True)),
         ops.to_decisions: (winners, links, rows(alpha, True), rows(twice, True), rows(torch.ones_like(g), True)),
@@ -132,7 +130,7 @@ def calls(d):
     }
     if hasattr(backend(x.device.type), "decisions_grad"):  # CUDA has none of its own
         gradient = rows(torch.ones_like(stats[0]))
-        found[ops.decisions_grad] = (rows(x), rows(x), winners, links, *map(rows, stats), gradient)
+        found[ops.decisions_grad] = (rows(x), rows(gains), winners, links, *map(rows, stats), gradient)
     if d.has_distinct_kernel:
         found[ops.distinct] = (rows(x), sizes, 6, seed)
     if isinstance(d, gt.Arborescence):

@@ -11,8 +11,6 @@ import gumtrace as gt
 from gumtrace.kernels import ops
 from gumtrace.traces.trace import Trace
 
-pytestmark = pytest.mark.device
-
 
 def log_prob_of(make, trace):
     """log P of a trace made by another distribution, as a function of the logits."""

@@ -13,8 +13,6 @@ from gumtrace.kernels.cpu import ops
 from gumtrace.relaxations import expfamily, subset
 from gumtrace.relaxations.subset import KINDS, relax_subset
 
-pytestmark = pytest.mark.device
-
 ALL = pytest.mark.parametrize("kind", KINDS)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 

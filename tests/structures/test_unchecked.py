@@ -16,8 +16,6 @@ from gumtrace.kernels import backends
 from gumtrace.structures.base import Structure
 from gumtrace.traces.trace import Trace
 
-pytestmark = pytest.mark.device
-
 aten = torch.ops.aten
 LOOKS = {aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default, aten._unique2.default}
 

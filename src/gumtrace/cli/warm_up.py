@@ -1,14 +1,19 @@
 """`gumtrace warm-up`: compile the kernels of structures ahead of their first use."""
 
 import argparse
+import multiprocessing
+import os
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 
 import torch
 from torch import Tensor
 
 import gumtrace as gt
 from gumtrace.benchmark.cases import STRUCTURES, Case, prepare
+from gumtrace.cli.arguments import positive
 from gumtrace.recursions import MaximalIndependentSet
 from gumtrace.relaxations import has_relaxation, relax
 from gumtrace.structures.base import Structure
@@ -17,6 +22,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}  # half types are 
 CUSTOM, GRAPHS, LINKED = "Custom", "BatchedSpanningTree", "ConstrainedForest"
 SOFT = "Permutation"  # has a relaxation as a matrix only
 NAMES = (*STRUCTURES, GRAPHS, LINKED, CUSTOM)
+MOST_JOBS = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dtype", nargs="+", choices=DTYPES, default=list(DTYPES), help="of the logits (default: both)"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=positive,
+        metavar="N",
+        default=min(os.cpu_count() or 1, MOST_JOBS),
+        help=f"processes that compile side by side, half a GB each (default: one for each core, at most {MOST_JOBS})",
     )
 
 
@@ -43,11 +56,29 @@ def run(args: argparse.Namespace) -> int:
         return 1
     start = time.monotonic()
     pairs = [(name, dtype) for name in args.structures or NAMES for dtype in args.dtype]
-    for place, (name, dtype) in enumerate(pairs, 1):
+    for place, (name, dtype) in enumerate(_compile(pairs, min(args.jobs, len(pairs))), 1):
         print(f"[{place}/{len(pairs)}] {name} {dtype}", flush=True)
-        use(make(name, DTYPES[dtype]))
     print(f"{time.monotonic() - start:.0f} s; the kernels are in {folder.parent}")
     return 0
+
+
+def _compile(pairs: list[tuple[str, str]], jobs: int) -> Iterator[tuple[str, str]]:
+    """The pairs, as they are done."""
+    if jobs == 1:
+        for pair in pairs:
+            _use(*pair)
+            yield pair
+        return
+    one_thread = {"initializer": torch.set_num_threads, "initargs": (1,)}
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), **one_thread) as pool:
+        found = {pool.submit(_use, *pair): pair for pair in pairs}
+        for future in as_completed(found):
+            future.result()
+            yield found[future]
+
+
+def _use(name: str, dtype: str) -> None:
+    use(make(name, DTYPES[dtype]))
 
 
 def make(name: str, dtype: torch.dtype) -> Structure:

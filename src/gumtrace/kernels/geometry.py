@@ -193,6 +193,7 @@ Geometry = (
     | SubsetShardGeometry
 )
 _CLASSES = Geometry.__args__  # in the order of their codes
+SYMMETRIC = SpanningTreeGeometry, ConstrainedForestGeometry  # keys (u, v), u < v, race: values have (v, u) as well
 # Whose last field is a tensor. No union: torch.compile of torch 2.5 knows none.
 WithTensor = SparseSpanningTreeGeometry, BatchedSpanningTreeGeometry, ConstrainedForestGeometry
 

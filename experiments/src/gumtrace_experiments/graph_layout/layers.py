@@ -17,7 +17,9 @@ from torch.nn import functional as F
 ONCE = "repeated layers have no second derivatives, and take no create_graph=True; decode with twice=True"
 
 
-@dataclass(frozen=True)  # no named tuple: compiled steps call it, and torch 2.7 cannot compile the call of one
+# Compiled steps make and call it: no named tuple, the call of which torch 2.7 cannot compile, nor with a hash of its
+# fields, which torch 2.11 asks for before they are there.
+@dataclass(frozen=True, eq=False)
 class Layer:
     bias: Tensor  # (outputs,), in the dtype of the first weight
     weights: tuple[Tensor, ...]  # (outputs, inputs), one for each input

@@ -23,7 +23,7 @@ ONCE = "the kernels for messages have no second derivatives; decode with hard=Fa
 _HAS_TRITON = find_spec("triton") is not None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # as in layers.py
 class Messages:
     """Both layers of both types of pairs, no edges and edges, and whose they are: the same in every step."""
 

@@ -23,7 +23,7 @@ FEW, MOST_TILES = 8, 16  # rows of a tile of a program that sums up over several
 PROGRAMS = 320  # at least, before one gets more tiles: they fill a large device
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # as in layers.py
 class PlainUpdate:
     """By operations of torch, which compiles them, and differentiates them as often as wanted."""
 

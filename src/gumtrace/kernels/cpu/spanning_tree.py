@@ -12,20 +12,20 @@ from gumtrace.kernels.cpu.hooks import list_groups, mirrored, perturb_item, race
 from gumtrace.kernels.cpu.jit import inlined, jit
 from gumtrace.kernels.cpu.order import end_codes, order_codes, rank_sort
 from gumtrace.kernels.cpu.simd_math import log_exponential_row, places
-from gumtrace.kernels.geometry import ConstrainedForestGeometry, SpanningTreeGeometry
+from gumtrace.kernels.geometry import SYMMETRIC, SpanningTreeGeometry
 
 
-@races.of(SpanningTreeGeometry, ConstrainedForestGeometry)
+@races.of(*SYMMETRIC)
 def _races(geometry, key):
     return key // geometry.nodes < key % geometry.nodes
 
 
-@mirrored.of(SpanningTreeGeometry, ConstrainedForestGeometry)
+@mirrored.of(*SYMMETRIC)
 def _mirrored(geometry, key):
     return key % geometry.nodes * geometry.nodes + key // geometry.nodes
 
 
-@perturb_item.of(SpanningTreeGeometry, ConstrainedForestGeometry)
+@perturb_item.of(*SYMMETRIC)
 def _perturb_item(geometry, logits, seed, item, g, spare, scratch):
     """Only the upper triangle is drawn, in one go: its rows alone are too short to be fast."""
     n = geometry.nodes

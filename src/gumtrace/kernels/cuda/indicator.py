@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gumtrace.kernels.cuda.formula import EXACT
 from gumtrace.kernels.cuda.launch import power_of_2, quick
-from gumtrace.kernels.geometry import Geometry, SpanningTreeGeometry
+from gumtrace.kernels.geometry import SYMMETRIC, Geometry
 
 BLOCK = 1024  # keys or winners that go by at once
 CHUNK = 1 << 16  # most keys of a program; it looks at all winners of its item
@@ -46,7 +46,7 @@ def _indicator(
 
 
 def indicator(geometry: Geometry, winners: Tensor, dtype: torch.dtype) -> Tensor:
-    """(items, keys): 1 where a key won; symmetric for a spanning tree."""
+    """(items, keys): 1 where a key won; symmetric for trees and forests of a dense graph."""
     items, slots, keys = *winners.shape, geometry.keys
     out = torch.empty(items, keys, dtype=dtype, device=winners.device)
     if out.numel() == 0:
@@ -54,7 +54,7 @@ def indicator(geometry: Geometry, winners: Tensor, dtype: torch.dtype) -> Tensor
     chunks = -(-keys // CHUNK)
     width, steps = (min(BLOCK, max(16, power_of_2(size))) for size in (keys, slots))
     numbers = out.view(torch.int8) if dtype == torch.bool else out
-    symmetric = isinstance(geometry, SpanningTreeGeometry)
+    symmetric = isinstance(geometry, SYMMETRIC)
     where = (winners, numbers, keys, slots, chunks, geometry.nodes if symmetric else 1)
     shape = {"SYMMETRIC": symmetric, "CHUNK": CHUNK, "WIDTH": width, "STEPS": steps}
     _indicator[(items * chunks,)](*where, **shape, num_warps=max(1, min(4, width // 256)), **EXACT)
