@@ -16,7 +16,7 @@ from gumtrace_experiments import find
 from gumtrace_experiments.listops import messages
 from gumtrace_experiments.listops.model import Classifier, Masks
 
-ARBORESCENCE = gt.Arborescence(torch.zeros(12, 12))
+ARBORESCENCE = gt.Arborescence(torch.zeros(12, 12), validate_args=False)  # a check would be compiled
 SMOOTH = [name for name, cls in ESTIMATORS.items() if cls.differentiates and cls.supports(ARBORESCENCE)]
 
 poisoned = kernelcases.poisoned
