@@ -81,15 +81,26 @@ GEOMETRIES = {
 }
 SCALES = {"random": 1.0, "ties": 1.0, "masked": 1.0, "wide": 5000.0}
 BATCH, SAMPLES = 3, 2
-every_geometry = pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
 FULL = torch.cuda.is_available()  # the interpreter is slow: there each test takes the kinds that can tell it most
 
 
-def kinds_for(*few):
-    """float32 with these kinds of log-rates, float64 with the last of them; all of both on a GPU."""
-    pairs = [(torch.float32, kind) for kind in (SCALES if FULL else few)]
-    pairs += [(torch.float64, kind) for kind in (SCALES if FULL else few[-1:])]
-    return pytest.mark.parametrize(("dtype", "kind"), pairs, ids=[f"{str(d)[6:]}-{kind}" for d, kind in pairs])
+def every(geometries):
+    """Decorators for tests of (geometry, dtype, kind): each geometry in float32 with these kinds of log-rates, and in
+    float64 with the last of them. On a GPU with all kinds, in float64 only of geometries whose names have no dash: a
+    kernel of another size takes long to compile, and does not differ much."""
+
+    def with_kinds(*few):
+        cases = [(torch.float32, kind, name) for kind in (SCALES if FULL else few) for name in geometries]
+        for kind in SCALES if FULL else few[-1:]:
+            cases += [(torch.float64, kind, name) for name in geometries if not (FULL and "-" in name)]
+        ids = [f"{str(dtype)[6:]}-{kind}-{name}" for dtype, kind, name in cases]
+        values = [(geometries[name], dtype, kind) for dtype, kind, name in cases]
+        return pytest.mark.parametrize(("geometry", "dtype", "kind"), values, ids=ids)
+
+    return with_kinds
+
+
+every_geometry = every(GEOMETRIES)
 
 
 def sizes_of(geometry, kind):

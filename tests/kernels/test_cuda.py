@@ -13,7 +13,6 @@ from kernelcases import (
     arborescence,
     cpu_traces,
     every_geometry,
-    kinds_for,
     on,
     permutation,
     rates,
@@ -38,8 +37,7 @@ pytestmark = pytest.mark.device
 poisoned, small_tiles = kernelcases.poisoned, kernelcases.small_tiles
 
 
-@every_geometry
-@kinds_for("random", "ties", "masked")
+@every_geometry("random", "ties", "masked")
 @pytest.mark.slow
 def test_traces_are_the_same(geometry, dtype, kind):
     g, sizes, (winners, links, status) = cpu_traces(geometry, kind, dtype)
@@ -48,8 +46,7 @@ def test_traces_are_the_same(geometry, dtype, kind):
         assert torch.equal(mine.cpu(), theirs)
 
 
-@every_geometry
-@kinds_for("masked")
+@every_geometry("masked")
 @pytest.mark.slow
 def test_sampling_is_the_trace_of_its_noise(geometry, dtype, kind):
     x, sizes = on(DEVICE, rates(geometry, kind, dtype), sizes_of(geometry, kind))
@@ -59,8 +56,7 @@ def test_sampling_is_the_trace_of_its_noise(geometry, dtype, kind):
     assert all(torch.equal(a, b) for a, b in zip(fused, apart, strict=True))
 
 
-@every_geometry
-@kinds_for("masked", "wide")
+@every_geometry("masked", "wide")
 @pytest.mark.slow
 def test_log_probs_and_gradients(geometry, dtype, kind):
     x = rates(geometry, kind, dtype)
@@ -124,8 +120,7 @@ def every_operator(geometry, dtype, kind):
     test_conditional_gives_the_trace_back(geometry, dtype, kind)
 
 
-@every_geometry
-@kinds_for("masked")
+@every_geometry("masked")
 @pytest.mark.slow
 def test_maps(geometry, dtype, kind):
     """The bilinear maps behind second derivatives."""
@@ -144,8 +139,7 @@ def test_maps(geometry, dtype, kind):
     same(cuda.log_spread(geometry, *on(DEVICE, winners, links, -totals)).cpu()[racing], expected[racing], near, near)
 
 
-@every_geometry
-@kinds_for("masked")
+@every_geometry("masked")
 @pytest.mark.slow
 def test_log_probs_and_gains_of_decisions(geometry, dtype, kind):
     x, (_, _, (winners, links, _)) = rates(geometry, kind, dtype), cpu_traces(geometry, kind, dtype)
@@ -155,8 +149,7 @@ def test_log_probs_and_gains_of_decisions(geometry, dtype, kind):
     same(cuda.decisions(geometry, *on(DEVICE, x, gains, winners, links))[0], expected, near, near)
 
 
-@every_geometry
-@kinds_for("masked", "wide")
+@every_geometry("masked", "wide")
 @pytest.mark.slow
 def test_conditional_gives_the_trace_back(geometry, dtype, kind):
     x, sizes = rates(geometry, kind, dtype), sizes_of(geometry, kind)

@@ -6,7 +6,7 @@ import pytest
 import test_cuda as checks
 import torch
 from common import seeded
-from kernelcases import DEVICE, arborescence, kinds_for, matching, on, spanning_tree
+from kernelcases import DEVICE, arborescence, every, matching, on, spanning_tree
 
 from gumtrace.kernels.cpu import ops as cpu
 from gumtrace.kernels.cuda import (
@@ -46,7 +46,7 @@ GEOMETRIES = {
     "matching-one": matching(1, 1),
     "matching-none": matching(0, 3),
 }
-every_geometry = pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
+every_geometry = every(GEOMETRIES)
 
 
 def test_few_large_trees_are_shared(monkeypatch):
@@ -83,31 +83,27 @@ def several_programs(monkeypatch):
     monkeypatch.setattr(matching_tiles, "COLS", side)
 
 
-@every_geometry
-@kinds_for("random", "ties", "masked", "wide")
+@every_geometry("random", "ties", "masked", "wide")
 @pytest.mark.slow
 def test_traces(geometry, dtype, kind):
     checks.test_traces_are_the_same(geometry, dtype, kind)
     checks.test_sampling_is_the_trace_of_its_noise(geometry, dtype, kind)
 
 
-@every_geometry
-@kinds_for("ties", "masked", "wide")
+@every_geometry("ties", "masked", "wide")
 @pytest.mark.slow
 def test_log_probs_and_gradients(geometry, dtype, kind):
     checks.test_log_probs_and_gradients(geometry, dtype, kind)
 
 
-@every_geometry
-@kinds_for("random", "masked")
+@every_geometry("random", "masked")
 @pytest.mark.slow
 def test_maps(geometry, dtype, kind):
     checks.test_maps(geometry, dtype, kind)
     checks.test_log_probs_and_gains_of_decisions(geometry, dtype, kind)
 
 
-@every_geometry
-@kinds_for("masked", "wide")
+@every_geometry("masked", "wide")
 @pytest.mark.slow
 def test_conditional(geometry, dtype, kind):
     checks.test_conditional_gives_the_trace_back(geometry, dtype, kind)

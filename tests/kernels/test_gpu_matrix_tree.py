@@ -39,8 +39,8 @@ def test_derivatives(make):
 
 
 # One tile for whole items in float32, which compute in float64 all the same; the kernels for ragged ones in float64 are
-# those of test_cuda_matrix_tree.py.
-SIZES = [(10, torch.float32), *((n, torch.float64) for n in (10, 50, 64, 100, 128, 130, 200))]
+# those of test_cuda_matrix_tree.py, which has larger items too.
+SIZES = [(10, torch.float32), *((n, torch.float64) for n in (10, 50, 64, 100, 128))]
 
 
 @every_structure

@@ -22,9 +22,11 @@ def _fresh():
     torch._dynamo.reset()
 
 
-@every_device
+ON_CUDA = [pytest.param("cuda", None, marks=pytest.mark.gpu)] if torch.cuda.is_available() else []
+
+
 @every_structure
-@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(("device", "dynamic"), [("cpu", None), ("cpu", True), *ON_CUDA])
 @pytest.mark.slow
 def test_compiles_without_a_break(make, device, dynamic):
     compiled = torch.compile(lambda x: step(make, x), fullgraph=True, backend="aot_eager", dynamic=dynamic)
