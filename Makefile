@@ -39,8 +39,8 @@ test-versions: ## the fast tests with the oldest and the newest versions of what
 # are not collected.
 GPU_WORKERS ?= 6
 test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU, by GPU_WORKERS=6 processes: needs a CUDA build of torch in .venv
-# The CPU's kernels, which the tests compare with, are compiled while the tests are collected: those have other cores.
-	$(BIN)/gumtrace warm-up & ahead=$$!; \
+# The CPU's kernels, which the tests compare with, are compiled side by side with the first tests, on other cores.
+	$(BIN)/gumtrace warm-up & ahead=$$!; trap "kill $$ahead 2> /dev/null" EXIT INT TERM; \
 	PYTHONPATH=tests/helpers $(BIN)/pytest -n $(GPU_WORKERS) --dist worksteal -m "device or gpu" --tb=short -p failures_at_once \
 		$$(grep -rlE "mark\.(device|gpu)|every_device" --include="test_*.py" tests experiments/tests | sort) && wait $$ahead
 

@@ -1,9 +1,9 @@
-"""What the host takes for eager updates on a GPU, small batches of the paper's sizes: python benchmarks/host.py
+"""How long eager updates take on a GPU where the host takes most of it: python benchmarks/host.py --out FILE.json
 
-Medians and minima in microseconds of: torch alone, a sum and its backward; a step, which is a distribution, a trace,
-its log-probability and backward; the call of TraceREINFORCE with four samples and a plain objective; the update, which
-is this call and backward. Each with backward in torch's own thread for the device, as it is by default, and in the
-thread that calls it. Checks are off, and no graph is recorded. Writes benchmarks/results/host-h200.json.
+Small batches of the paper's sizes. Medians and minima of wall-clock microseconds: `plain`, a sum in torch and its
+backward; `step`, a distribution, a trace, its log-probability and backward; `call`, TraceREINFORCE with four samples
+and an objective of two operations; `update`, this call and backward. Each with backward in torch's own thread for the
+device, as it is by default, and in the thread that calls it. Checks are off, and no graph is recorded.
 """
 
 import argparse
@@ -19,7 +19,6 @@ import gumtrace as gt
 from gumtrace.benchmark import machine
 from gumtrace.benchmark.device import unchecked
 
-RESULTS = Path(__file__).parent / "results" / "host-h200.json"
 BATCH, SAMPLES = 64, 4
 STRUCTURES: dict[str, tuple[Callable, tuple[int, ...]]] = {
     "Subset": (lambda x: gt.Subset(x, 10), (350,)),
@@ -29,7 +28,7 @@ STRUCTURES: dict[str, tuple[Callable, tuple[int, ...]]] = {
     "Permutation": (gt.Permutation, (20,)),
     "BinaryTree": (gt.BinaryTree, (20,)),
 }
-THREADS = {"torch": True, "caller": False}  # which has the backward: whether there may be others
+THREADS = {"own": True, "calling": False}  # where backward runs: what set_multithreading_enabled is told
 ROUNDS, CALLS = 25, 20
 
 
@@ -38,7 +37,7 @@ def calls(make: Callable, shape: tuple[int, ...], device: str) -> dict[str, Call
     weights = torch.randn(shape, device=device)
     estimator = gt.estimators.TraceREINFORCE(samples=SAMPLES)
 
-    def alone() -> None:
+    def plain() -> None:
         (2.0 * x).sum().backward()
         x.grad = None
 
@@ -54,11 +53,11 @@ def calls(make: Callable, shape: tuple[int, ...], device: str) -> dict[str, Call
         call().mean().backward()
         x.grad = None
 
-    return {"torch": alone, "step": step, "call": call, "update": update}
+    return {"plain": plain, "step": step, "call": call, "update": update}
 
 
 def measure(structure: str, thread: str, device: str) -> dict:
-    """One record, of all calls in turn: a machine's moods then hit all of them."""
+    """One record. All calls are timed in turn: whatever else the machine does then meets all of them."""
     made = calls(*STRUCTURES[structure], device)
     times: dict[str, list[float]] = {name: [] for name in made}
     with torch.autograd.set_multithreading_enabled(THREADS[thread]):
@@ -72,7 +71,7 @@ def measure(structure: str, thread: str, device: str) -> dict:
 
 
 def clocked(call: Callable[[], object], device: str) -> float:
-    synchronise = torch.cuda.synchronize if device == "cuda" else lambda: None
+    synchronise = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
     synchronise()
     start = time.perf_counter()
     for _ in range(CALLS):
@@ -84,7 +83,7 @@ def clocked(call: Callable[[], object], device: str) -> float:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(argv)
     with unchecked():
         records = [measure(structure, thread, args.device) for structure in STRUCTURES for thread in THREADS]

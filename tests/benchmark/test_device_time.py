@@ -125,24 +125,10 @@ def test_tables_are_blank_where_nothing_was_measured(capsys):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_real_device_time():
-    x = torch.ones(1 << 26, device="cuda")  # 256 MB: about 0.1 ms
-
-    def slow():
-        time.sleep(2e-3)
-        x.add_(1)
-
-    def hidden():
-        alone, behind = device.event_ms(lambda: x.add_(1)), device.event_ms(slow)
-        return alone is not None and behind == pytest.approx(alone, rel=0.2)
-
-    assert any(hidden() for _ in range(20))  # other tests may use the device for a while; the host takes 2 ms each time
+def test_on_a_real_device():
+    """What does not depend on how fast it is: the device waits for a host that looks at results, and one step of each
+    case is recorded as a graph."""
+    x = torch.ones(1 << 20, device="cuda")
     assert device.event_ms(lambda: x.sum().item()) is None
-
-    def shorter():
-        records = benchmark.run_case(Case("BinaryTree", {"n": 5}), batch=4, device="cuda:0", repeat=1)
-        return all(record.device_ms is not None and record.device_ms < record.ms for record in records)
-
-    assert any(shorter() for _ in range(5))
     records = benchmark.run_case(Case("SpanningTree.from_edges", {"nodes": 9, "edges": 20}), device="cuda:0", repeat=1)
     assert [record.step for record in records if record.graph_ms is not None] == ["t_step"]

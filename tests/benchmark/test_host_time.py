@@ -19,5 +19,5 @@ def test_a_record_for_every_structure_and_thread(tmp_path, monkeypatch):
         (s, t) for s in host.STRUCTURES for t in host.THREADS
     }
     for record in found["records"]:
-        assert list(record["microseconds"]) == ["torch", "step", "call", "update"]
+        assert list(record["microseconds"]) == ["plain", "step", "call", "update"]
         assert all(0 < x["min"] <= x["median"] for x in record["microseconds"].values())

@@ -53,11 +53,72 @@ def test_the_next_process_compiles_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_several_processes_compile_side_by_side():
-    pairs = [("Subset", "float32"), ("Subset", "float64"), ("Permutation", "float32")]
-    assert sorted(warm_up._compile(pairs, jobs=2)) == sorted(pairs)
-    with pytest.raises(KeyError, match="Subsets"):  # the error of a child
-        list(warm_up._compile([("Subsets", "float32"), *pairs[:1]], jobs=2))
+def test_several_processes_compile_side_by_side(capfd):
+    assert main(["warm-up", "Subset", "Permutation", "--dtype", "float32", "--jobs", "2"]) == 0
+    out = capfd.readouterr().out.splitlines()
+    assert out[:2] == ["[1/2] Subset float32", "[2/2] Permutation float32"]
+    assert "the kernels are in" in out[2]
+
+
+NAMES = ["Subset", "Permutation", "Matching"]
+
+
+@pytest.fixture
+def children(monkeypatch):
+    """Programs in place of those that compile; returns the processes that were started."""
+    started = []
+
+    def start(programs):
+        monkeypatch.setattr(warm_up, "_command", lambda name, _: [sys.executable, "-c", programs[name]])
+        return started
+
+    class Recorded(subprocess.Popen):
+        def __init__(self, *args, **more):
+            super().__init__(*args, **more)
+            started.append(self)
+
+    monkeypatch.setattr(warm_up.subprocess, "Popen", Recorded)
+    return start
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("raise SystemExit(3)", "compiled Subset float32 failed (exit status 3)"),
+        ("import os; os.kill(os.getpid(), 9)", "Subset float32 was killed, perhaps for lack of memory; --jobs 1"),
+    ],
+)
+def test_a_process_that_fails_ends_the_others(program, message, children, capfd):
+    started = children({"Subset": program, "Permutation": "import time; time.sleep(600)"})
+    assert main(["warm-up", *NAMES, "--dtype", "float32", "--jobs", "2"]) == 1
+    assert message in capfd.readouterr().err
+    assert [process.wait(10) != 0 for process in started] == [True, True]  # the third is not begun
+
+
+def test_interrupting_it_ends_all_processes(children, monkeypatch, capfd):
+    started = children(dict.fromkeys(NAMES, "import time; time.sleep(600)"))
+
+    def interrupted(running, most):
+        if len(running) > most:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(warm_up, "_wait", interrupted)
+    assert main(["warm-up", *NAMES, "--dtype", "float32", "--jobs", "2"]) == 130
+    assert "gumtrace: interrupted" in capfd.readouterr().err
+    assert [process.wait(10) != 0 for process in started] == [True, True]
+
+
+def test_no_more_processes_than_asked_for(children, monkeypatch):
+    started, alive, wait = children(dict.fromkeys(NAMES, "import time; time.sleep(0.2)")), [], warm_up._wait
+
+    def counted(running, most):
+        alive.append(sum(process.poll() is None for process in started))
+        return wait(running, most)
+
+    monkeypatch.setattr(warm_up, "_wait", counted)
+    assert main(["warm-up", *NAMES, "--dtype", "float32", "--jobs", "2"]) == 0
+    assert max(alive) == 2
+    assert len(started) == 3
 
 
 def test_an_unknown_structure_is_one_line(capsys):

@@ -84,15 +84,15 @@ BATCH, SAMPLES = 3, 2
 FULL = torch.cuda.is_available()  # the interpreter is slow: there each test takes the kinds that can tell it most
 
 
-def every(geometries):
+def every(geometries, in_float64):
     """Decorators for tests of (geometry, dtype, kind): each geometry in float32 with these kinds of log-rates, and in
-    float64 with the last of them. On a GPU with all kinds, in float64 only of geometries whose names have no dash: a
-    kernel of another size takes long to compile, and does not differ much."""
+    float64 with the last of them. On a GPU with all kinds, and in float64 those geometries that are named: others need
+    kernels that take long to compile."""
 
     def with_kinds(*few):
         cases = [(torch.float32, kind, name) for kind in (SCALES if FULL else few) for name in geometries]
         for kind in SCALES if FULL else few[-1:]:
-            cases += [(torch.float64, kind, name) for name in geometries if not (FULL and "-" in name)]
+            cases += [(torch.float64, kind, name) for name in (in_float64 if FULL else geometries)]
         ids = [f"{str(dtype)[6:]}-{kind}-{name}" for dtype, kind, name in cases]
         values = [(geometries[name], dtype, kind) for dtype, kind, name in cases]
         return pytest.mark.parametrize(("geometry", "dtype", "kind"), values, ids=ids)
@@ -100,7 +100,7 @@ def every(geometries):
     return with_kinds
 
 
-every_geometry = every(GEOMETRIES)
+every_geometry = every(GEOMETRIES, [name for name in GEOMETRIES if "-" not in name])
 
 
 def sizes_of(geometry, kind):

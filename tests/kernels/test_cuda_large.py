@@ -6,7 +6,7 @@ import pytest
 import test_cuda as checks
 import torch
 from common import seeded
-from kernelcases import DEVICE, arborescence, every, matching, on, spanning_tree
+from kernelcases import DEVICE, FULL, arborescence, every, matching, on, spanning_tree
 
 from gumtrace.kernels.cpu import ops as cpu
 from gumtrace.kernels.cuda import (
@@ -46,7 +46,11 @@ GEOMETRIES = {
     "matching-one": matching(1, 1),
     "matching-none": matching(0, 3),
 }
-every_geometry = every(GEOMETRIES)
+SEVERAL_TILES = ["tree-tiles", "forest-tiles", "matching-wide"]  # on a GPU, too
+if FULL:
+    GEOMETRIES["arborescence-tiles"] = arborescence(19, 2)
+    SEVERAL_TILES.append("arborescence-tiles")
+every_geometry = every(GEOMETRIES, SEVERAL_TILES)
 
 
 def test_few_large_trees_are_shared(monkeypatch):

@@ -1,12 +1,10 @@
 """`gumtrace warm-up`: compile the kernels of structures ahead of their first use."""
 
 import argparse
-import multiprocessing
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 
 import torch
 from torch import Tensor
@@ -22,6 +20,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}  # half types are 
 CUSTOM, GRAPHS, LINKED = "Custom", "BatchedSpanningTree", "ConstrainedForest"
 SOFT = "Permutation"  # has a relaxation as a matrix only
 NAMES = (*STRUCTURES, GRAPHS, LINKED, CUSTOM)
+Pairs = list[tuple[str, str]]  # names of a structure and of a dtype
 MOST_JOBS = 10
 
 
@@ -36,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--jobs",
         type=positive,
         metavar="N",
-        default=min(os.cpu_count() or 1, MOST_JOBS),
-        help=f"processes that compile side by side, half a GB each (default: one for each core, at most {MOST_JOBS})",
+        default=min(_cores(), MOST_JOBS),
+        help=f"processes that compile side by side, about 0.6 GB each (default: one a core, at most {MOST_JOBS})",
     )
 
 
@@ -56,29 +55,58 @@ def run(args: argparse.Namespace) -> int:
         return 1
     start = time.monotonic()
     pairs = [(name, dtype) for name in args.structures or NAMES for dtype in args.dtype]
-    for place, (name, dtype) in enumerate(_compile(pairs, min(args.jobs, len(pairs))), 1):
-        print(f"[{place}/{len(pairs)}] {name} {dtype}", flush=True)
+    jobs = min(args.jobs, len(pairs))
+    failure = _compile_here(pairs) if jobs == 1 else _compile_side_by_side(pairs, jobs)
+    if failure:
+        print(f"gumtrace: {failure}", file=sys.stderr)
+        return 1
     print(f"{time.monotonic() - start:.0f} s; the kernels are in {folder.parent}")
     return 0
 
 
-def _compile(pairs: list[tuple[str, str]], jobs: int) -> Iterator[tuple[str, str]]:
-    """The pairs, as they are done."""
-    if jobs == 1:
-        for pair in pairs:
-            _use(*pair)
-            yield pair
-        return
-    one_thread = {"initializer": torch.set_num_threads, "initargs": (1,)}
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), **one_thread) as pool:
-        found = {pool.submit(_use, *pair): pair for pair in pairs}
-        for future in as_completed(found):
-            future.result()
-            yield found[future]
+def _cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _use(name: str, dtype: str) -> None:
-    use(make(name, DTYPES[dtype]))
+def _compile_here(pairs: Pairs) -> None:
+    for place, (name, dtype) in enumerate(pairs, 1):
+        print(f"[{place}/{len(pairs)}] {name} {dtype}", flush=True)
+        use(make(name, DTYPES[dtype]))
+
+
+def _compile_side_by_side(pairs: Pairs, jobs: int) -> str | None:
+    """Each pair in a process of its own, `jobs` of them at a time. What went wrong, if anything did."""
+    running: dict[tuple[str, str], subprocess.Popen] = {}
+    try:
+        for place, (name, dtype) in enumerate(pairs, 1):
+            if failure := _wait(running, jobs - 1):
+                return failure
+            print(f"[{place}/{len(pairs)}] {name} {dtype}", flush=True)
+            running[name, dtype] = subprocess.Popen(_command(name, dtype), stdout=subprocess.DEVNULL)
+        return _wait(running, 0)
+    finally:  # after a failure or Ctrl-C
+        for process in running.values():
+            process.terminate()
+
+
+def _command(name: str, dtype: str) -> list[str]:
+    return [sys.executable, "-m", "gumtrace.cli", "warm-up", name, "--dtype", dtype, "--jobs", "1"]
+
+
+def _wait(running: dict[tuple[str, str], subprocess.Popen], most: int) -> str | None:
+    """Until no more than so many processes are left. What went wrong with one of them, if anything did."""
+    while True:
+        for (name, dtype), process in list(running.items()):
+            status = process.poll()
+            if status is not None:
+                del running[name, dtype]
+            if status:
+                why = "was killed, perhaps for lack of memory; --jobs 1 takes least" if status < 0 else "failed"
+                return f"the process that compiled {name} {dtype} {why} (exit status {status})"
+        if len(running) <= most:
+            return None
+        time.sleep(0.05)
 
 
 def make(name: str, dtype: torch.dtype) -> Structure:

@@ -107,7 +107,7 @@ def distinct(geometry: Geometry, logits: Tensor, sizes: Tensor | None, items: in
 
 
 def indicator(geometry: Geometry, winners: Tensor, dtype: torch.dtype) -> Tensor:
-    """(items, keys): 1 where a key won; symmetric for a spanning tree."""
+    """(items, keys): 1 where a key won; symmetric for trees and forests of a dense graph."""
     wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
     out = torch.empty(len(winners), geometry.keys, dtype=wide)
     run(sampling.indicator, len(winners), geometry.keys, compiled(geometry), _array(winners), out.numpy())
