@@ -35,14 +35,14 @@ test-versions: ## the fast tests with the oldest and the newest versions of what
 	$(PYTHON) tests/helpers/versions.py
 
 # Most of it is compilation, on the CPU: more workers help where there are more cores. They begin far apart: tests that
-# follow one another share kernels, and neighbours would compile the same ones at the same time. Files without such tests
-# are not collected.
+# follow one another share kernels, and neighbours would compile the same ones at the same time. In this order the longest
+# tests, of large items, begin early. Files without such tests are not collected.
 GPU_WORKERS ?= 6
 test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU, by GPU_WORKERS=6 processes: needs a CUDA build of torch in .venv
 # The CPU's kernels, which the tests compare with, are compiled side by side with the first tests, on other cores.
 	$(BIN)/gumtrace warm-up & ahead=$$!; trap "kill $$ahead 2> /dev/null" EXIT INT TERM; \
 	PYTHONPATH=tests/helpers $(BIN)/pytest -n $(GPU_WORKERS) --dist worksteal -m "device or gpu" --tb=short -p failures_at_once \
-		$$(grep -rlE "mark\.(device|gpu)|every_device" --include="test_*.py" tests experiments/tests | sort) && wait $$ahead
+		$$(grep -rlE "mark\.(device|gpu)|every_device" --include="test_*.py" tests experiments/tests | sort -r) && wait $$ahead
 
 # A whole run of each tool: racecheck looks at shared memory, synccheck at barriers.
 sanitize: $(VENV)/.dev ## every kernel once under compute-sanitizer: needs an NVIDIA GPU and CUDA's tools
