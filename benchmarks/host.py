@@ -32,7 +32,7 @@ THREADS = {"own": True, "calling": False}  # where backward runs: what set_multi
 ROUNDS, CALLS = 25, 20
 
 
-def calls(make: Callable, shape: tuple[int, ...], device: str) -> dict[str, Callable[[], None]]:
+def calls(make: Callable, shape: tuple[int, ...], device: str) -> dict[str, Callable[[], object]]:
     x = torch.randn(BATCH, *shape, device=device, requires_grad=True)
     weights = torch.randn(shape, device=device)
     estimator = gt.estimators.TraceREINFORCE(samples=SAMPLES)

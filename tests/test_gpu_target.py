@@ -19,7 +19,7 @@ def test_two():
 
 
 def test_files_say_that_they_have_tests_for_a_gpu(request):
-    """Of all that was collected with this test. Files that do not are not collected there, which takes longer."""
+    """Of all that was collected with this test. `make test-gpu` collects no other files."""
     marked = {
         item.path
         for item in request.session.items

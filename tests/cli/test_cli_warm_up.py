@@ -109,7 +109,7 @@ def test_interrupting_it_ends_all_processes(children, monkeypatch, capfd):
 
 
 def test_no_more_processes_than_asked_for(children, monkeypatch):
-    started, alive, wait = children(dict.fromkeys(NAMES, "import time; time.sleep(0.2)")), [], warm_up._wait
+    started, alive, wait = children(dict.fromkeys(NAMES, "import time; time.sleep(1)")), [], warm_up._wait
 
     def counted(running, most):
         alive.append(sum(process.poll() is None for process in started))

@@ -1,5 +1,5 @@
-"""A plugin of pytest that prints failures as they happen, with their tracebacks: a run that is cut off, as on a machine
-that is lent for some minutes, never comes to the end, where pytest prints them. `make test-gpu` loads it."""
+"""A plugin of pytest that prints failures as they happen, with their tracebacks: a run that is cut off never comes to
+the end, where pytest prints them. `make test-gpu` loads it."""
 
 import pytest
 

@@ -56,8 +56,9 @@ def run(args: argparse.Namespace) -> int:
     start = time.monotonic()
     pairs = [(name, dtype) for name in args.structures or NAMES for dtype in args.dtype]
     jobs = min(args.jobs, len(pairs))
-    failure = _compile_here(pairs) if jobs == 1 else _compile_side_by_side(pairs, jobs)
-    if failure:
+    if jobs == 1:
+        _compile_here(pairs)
+    elif failure := _compile_side_by_side(pairs, jobs):
         print(f"gumtrace: {failure}", file=sys.stderr)
         return 1
     print(f"{time.monotonic() - start:.0f} s; the kernels are in {folder.parent}")
