@@ -39,9 +39,11 @@ def sort(misses):
 
 
 def start(code, folder, *options, stdin=False, **environment):
+    """A process that looks for kernels in this folder alone: others may have those of earlier runs."""
+    alone = "from gumtrace.kernels.cpu import folders; folders.HERE /= 'none'; folders._users = lambda: None\n"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), folders.VARIABLE: str(folder), **environment}
     pipe = subprocess.PIPE
-    command = [sys.executable, *options, "-c", code]
+    command = [sys.executable, *options, "-c", alone + code]
     return subprocess.Popen(
         command, stdin=pipe if stdin else None, stdout=pipe, stderr=pipe, text=True, env=environment
     )
