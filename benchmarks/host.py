@@ -1,16 +1,19 @@
 """How long eager updates take on a GPU where the host takes most of it: python benchmarks/host.py --out FILE.json
 
-Small batches of the paper's sizes. Medians and minima of wall-clock microseconds: `plain`, a sum in torch and its
-backward; `step`, a distribution, a trace, its log-probability and backward; `call`, TraceREINFORCE with four samples
-and an objective of two operations; `update`, this call and backward. Each with backward in torch's own thread for the
-device, as it is by default, and in the thread that calls it. Checks are off, and no graph is recorded.
+Small batches of the paper's sizes: `plain`, a sum in torch and its backward; `step`, a distribution, a trace, its
+log-probability and backward; `call`, TraceREINFORCE with four samples and an objective of two operations; `update`,
+this call and backward. Each with backward in torch's own thread for the device, as it is by default, and in the thread
+that calls it. Microseconds: medians and minima of the wall-clock, and the median of what the processor worked for it,
+in all threads; the difference is time in which threads wait for each other. Checks are off, and no graph is recorded.
 """
 
 import argparse
 import json
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -56,28 +59,61 @@ def calls(make: Callable, shape: tuple[int, ...], device: str) -> dict[str, Call
     return {"plain": plain, "step": step, "call": call, "update": update}
 
 
-def measure(structure: str, thread: str, device: str) -> dict:
-    """One record. All calls are timed in turn: whatever else the machine does then meets all of them."""
-    made = calls(*STRUCTURES[structure], device)
-    times: dict[str, list[float]] = {name: [] for name in made}
-    with torch.autograd.set_multithreading_enabled(THREADS[thread]):
-        for name in made:
-            clocked(made[name], device)  # compiles
-        for _ in range(ROUNDS):
-            for name in made:
-                times[name].append(clocked(made[name], device))
-    found = {name: {"median": statistics.median(x), "min": min(x)} for name, x in times.items()}
-    return {"structure": structure, "thread": thread, "microseconds": found}
+def measure(device: str) -> list[dict]:
+    """All cases are timed in turn: whatever else the machine does then meets all of them."""
+    made = {name: calls(*what, device) for name, what in STRUCTURES.items()}
+    times: dict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)
+    for round_number in range(ROUNDS + 1):
+        for thread, structure in product(THREADS, STRUCTURES):
+            with torch.autograd.set_multithreading_enabled(THREADS[thread]):
+                for name, call in made[structure].items():
+                    found = clocked(call, device)
+                    if round_number > 0:  # the first one compiles
+                        times[structure, thread, name].append(found)
+    return [
+        {"structure": structure, "thread": thread, "call": name, **summary(times[structure, thread, name])}
+        for structure, thread, name in times
+    ]
 
 
-def clocked(call: Callable[[], object], device: str) -> float:
+def clocked(call: Callable[[], object], device: str) -> tuple[float, float]:
+    """Microseconds a call, of the wall-clock and of the processor. Waiting for the device at the end is not work."""
     synchronise = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
     synchronise()
-    start = time.perf_counter()
+    start, worked = time.perf_counter(), time.process_time()
     for _ in range(CALLS):
         call()
+    worked = time.process_time() - worked
     synchronise()
-    return 1e6 * (time.perf_counter() - start) / CALLS
+    return 1e6 * (time.perf_counter() - start) / CALLS, 1e6 * worked / CALLS
+
+
+def summary(times: list[tuple[float, float]]) -> dict[str, float]:
+    wall, cpu = zip(*times, strict=True)
+    return {"median_us": statistics.median(wall), "min_us": min(wall), "cpu_us": statistics.median(cpu)}
+
+
+def table(results: dict) -> str:
+    """One row for each structure and thread, milliseconds."""
+    machine, times = results["machine"], defaultdict(dict)
+    for r in results["records"]:
+        cell = " / ".join(f"{r[kind] / 1e3:.2f}" for kind in ("median_us", "min_us", "cpu_us"))
+        times[r["structure"], r["thread"]][r["call"]] = cell
+    heads = {"plain": "torch alone", "step": "step", "call": "estimator", "update": "and backward"}
+    lines = [
+        f"Milliseconds of eager calls for batches of {BATCH} small items on {machine['device']}, torch "
+        f"{machine['torch'].split('+')[0]}, {machine['date']}: median / least wall-clock time / what the processor "
+        "worked for it. Torch alone: a sum and its backward. Step: distribution, trace, log-probability, backward. "
+        f"Estimator: TraceREINFORCE of {SAMPLES} samples with its objective. Thread: where backward runs, in torch's "
+        "own for the device, which is the default, or in that which calls it. By `benchmarks/host.py`.",
+        "",
+        "| | thread | " + " | ".join(heads.values()) + " |",
+        "|---|---|" + "---:|" * len(heads),
+    ]
+    for structure, thread in product(STRUCTURES, THREADS):
+        cells = times[structure, thread]
+        lines.append(f"| {structure} | {thread} | " + " | ".join(cells[call] for call in heads) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -85,8 +121,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(argv)
+    if torch.device(args.device).type == "cuda" and not torch.cuda.is_available():
+        parser.error("torch finds no GPU; --device cpu tries the script, and says nothing of a GPU's host")
     with unchecked():
-        records = [measure(structure, thread, args.device) for structure in STRUCTURES for thread in THREADS]
+        records = measure(args.device)
     args.out.write_text(json.dumps({"machine": machine(args.device), "records": records}, indent=1) + "\n")
 
 

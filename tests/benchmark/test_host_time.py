@@ -3,6 +3,7 @@
 import json
 
 import host  # benchmarks/
+import pytest
 import torch
 
 
@@ -15,9 +16,23 @@ def test_a_record_for_every_structure_and_thread(tmp_path, monkeypatch):
     assert torch.autograd.is_multithreading_enabled()
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["machine"]["device"] == "cpu"
-    assert {(r["structure"], r["thread"]) for r in found["records"]} == {
-        (s, t) for s in host.STRUCTURES for t in host.THREADS
-    }
-    for record in found["records"]:
-        assert list(record["microseconds"]) == ["plain", "step", "call", "update"]
-        assert all(0 < x["min"] <= x["median"] for x in record["microseconds"].values())
+    assert [(r["structure"], r["thread"], r["call"]) for r in found["records"]] == [
+        (s, t, c) for t in host.THREADS for s in host.STRUCTURES for c in ("plain", "step", "call", "update")
+    ]
+    assert all(0 < r["min_us"] <= r["median_us"] and r["cpu_us"] > 0 for r in found["records"])
+
+
+def test_the_first_round_is_not_counted_as_it_compiles(monkeypatch):
+    monkeypatch.setattr(host, "ROUNDS", 3)
+    monkeypatch.setattr(host, "STRUCTURES", {"Permutation": host.STRUCTURES["Permutation"]})
+    times = iter([1000.0] * 8 + [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0] * 2 + [9.0] * 8)
+    monkeypatch.setattr(host, "clocked", lambda call, device: (wall := next(times), wall / 2))
+    found = host.measure("cpu")
+    assert [(r["min_us"], r["median_us"], r["cpu_us"]) for r in found] == [(i, i, i / 2) for i in range(1, 9)]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        host.main(["--out", str(tmp_path / "out.json")])
+    assert "torch finds no GPU" in capsys.readouterr().err
