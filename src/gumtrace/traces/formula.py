@@ -3,7 +3,7 @@
     log P(T) = Σ_b log λ[T_b] - log Λ_b,            Λ = A λ
     G | T    = -log( Aᵀ m + [k no winner] fresh ),  m_b ~ Exp(Λ_b), fresh_k ~ Exp(λ_k)
 
-The kernels compute it, and `gumtrace.kernels.ops` has its derivatives.
+The kernels compute it, and `gumtrace.kernels.derivatives` its gradients.
 """
 
 import torch
