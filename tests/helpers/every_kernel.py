@@ -40,6 +40,16 @@ def cases() -> Iterator[tuple[str, Make, tuple[int, ...], bool]]:
         (ends.shape[1],),
         False,
     )
+    node = torch.arange(1000)
+    inside = ends[:, ends[0] // 10 == ends[1] // 10]  # a hundred graphs of ten nodes
+    joined = torch.stack([node[node % 10 > 0] - 1, node[node % 10 > 0]])
+    several = torch.cat([inside, joined], 1)
+    yield (
+        "graphs",
+        lambda x, **more: gt.SpanningTree.from_edges(x, several.to(x.device), 1000, batch=node // 10, **more),
+        (several.shape[1],),
+        False,
+    )
 
 
 def run(make: Make, logits: torch.Tensor, relaxed: bool, **more: Any) -> None:

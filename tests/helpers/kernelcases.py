@@ -4,6 +4,7 @@ memory that tells who did not write it. On a GPU, or without one in Triton's int
 import pytest
 import quick_interpreter
 import torch
+import torch.nn.functional as F
 from common import seeded
 
 pytest.importorskip("triton", reason="needs triton: it comes with CUDA builds of torch, or pip install triton")
@@ -12,11 +13,13 @@ from gumtrace.kernels.cpu import ops as cpu
 from gumtrace.kernels.cuda import spanning_tree_trace
 from gumtrace.kernels.geometry import (
     ArborescenceGeometry,
+    BatchedSpanningTreeGeometry,
     SpanningTreeGeometry,
     SparseSpanningTreeGeometry,
     SubsetGeometry,
     arborescence,
     binary_tree,
+    graph_batch,
     matching,
     permutation,
     spanning_tree,
@@ -50,6 +53,14 @@ def sparse(nodes, extra, components=1):
     return sparse_tree(nodes, components, torch.cat([tree, more], 1).int())
 
 
+def graphs(components, *sizes):
+    """Graphs of so many nodes and further edges, with loops behind the edges of the smaller ones."""
+    each = [sparse(nodes, extra).edges for nodes, extra in sizes]
+    most = max(edges.shape[1] for edges in each)
+    rows = [F.pad(F.pad(e, (0, most - e.shape[1])), (0, 1), value=n) for e, (n, _) in zip(each, sizes, strict=True)]
+    return graph_batch(max(nodes for nodes, _ in sizes), components, torch.stack(rows))
+
+
 GEOMETRIES = {
     "subset": subset(21, 5),
     "subset-all": subset(6, 6),
@@ -75,6 +86,8 @@ GEOMETRIES = {
     "sparse-one": sparse(1, 2),
     "sparse-forest": sparse(11, 6, 4),
     "sparse-nothing": sparse(3, 1, 3),
+    "graphs": graphs(1, (9, 12), (2, 3), (6, 0)),
+    "graphs-forest": graphs(3, (7, 5), (30, 20), (3, 0)),
     "binary": binary_tree(13),
     "binary-one": binary_tree(1),
     "binary-full": binary_tree(32),
@@ -106,6 +119,8 @@ every_geometry = every(GEOMETRIES, [name for name in GEOMETRIES if "-" not in na
 def sizes_of(geometry, kind):
     """Ragged items among the masked ones, where the kernel asks for sizes."""
     trees = (*TREES, SparseSpanningTreeGeometry)
+    if isinstance(geometry, BatchedSpanningTreeGeometry):
+        return torch.arange(BATCH, dtype=torch.int32)  # of their graphs
     if kind == "masked" and isinstance(geometry, trees) and geometry.nodes > 3:
         least = geometry.root + 1 if isinstance(geometry, ArborescenceGeometry) else geometry.components + 1
         return torch.tensor([geometry.nodes, max(least, 2), geometry.nodes - 1], dtype=torch.int32)
@@ -137,6 +152,10 @@ def rates(geometry, kind, dtype, rows=BATCH):
             if sizes is not None:
                 nodes = sizes.repeat(rows)[:rows, None]
                 keep &= geometry.edges.amax(0) < nodes
+        elif isinstance(geometry, BatchedSpanningTreeGeometry):
+            keep = torch.rand(x.shape, generator=seeded(1)) < 0.7
+            for row in range(rows):
+                keep[row, : int(geometry.edges[row % BATCH, 0, -1]) - 1] = True
         elif isinstance(geometry, SubsetGeometry):
             spare = max(geometry.keys - geometry.k, 0)
             keep = torch.ones(x.shape, dtype=torch.bool)

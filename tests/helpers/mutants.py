@@ -89,7 +89,11 @@ FAULTS = {  # name: (file, what is there, the fault)
         "out[j, k] += grad[i, k]",
     ),
     "half of the uniforms": (f"{CPU}/simd_math.py", "f = w if low else one - w", "f = w"),
-    "a second derivative's winner": ("kernels/ops.py", "won * grad[:, None] - lost", "won * grad[:, None] + lost"),
+    "a second derivative's winner": (
+        "kernels/derivatives.py",
+        "won * grad[:, None] - lost",
+        "won * grad[:, None] + lost",
+    ),
     "orders that are counted twice": (
         f"{STRUCTURES}/exact.py",
         ".logsumexp(-1), now  # (G, S)",

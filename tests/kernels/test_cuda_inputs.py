@@ -30,7 +30,7 @@ pytestmark = pytest.mark.device
 poisoned, small_tiles = kernelcases.poisoned, kernelcases.small_tiles
 
 SPARSE = sparse_tree(3, 1, torch.tensor([[0, 1, 0], [1, 2, 2]], dtype=torch.int32))
-OTHERS = [arborescence(7), binary_tree(13), SPARSE]
+OTHERS = [arborescence(7), binary_tree(13), SPARSE, GEOMETRIES["graphs"]]
 NONE = {BinaryTreeGeometry: -2}  # links of a token that does not race; elsewhere -1
 
 
@@ -112,6 +112,7 @@ def test_nonsense_in_a_trace_is_no_decision(geometry, wrong, ops):
         (spanning_tree(6, 3), [35, 35, 35], []),
         (SPARSE, [1, 1], []),
         (sparse(5, 4), [0, 0, 7, 1], []),
+        (GEOMETRIES["graphs"], [0, 0, 7, 1, -1, 2, 19, 3], [10**8]),
         (subset(6, 3), [2, 2, 2], []),
         (permutation(4), [0, 0, 3, 3], []),
         (matching(3, 4), [0, 1, 4], []),

@@ -6,7 +6,7 @@ import pytest
 import test_cuda
 import torch
 from common import seeded
-from kernelcases import DEVICE, on, sparse
+from kernelcases import DEVICE, graphs, on, sparse
 
 from gumtrace.kernels.cpu import ops as cpu
 from gumtrace.kernels.cuda import boruvka, sparse_tree
@@ -26,10 +26,13 @@ def many_blocks(monkeypatch):
     monkeypatch.setattr(sparse_tree, "CHUNK", 80)
 
 
-@pytest.mark.parametrize("components", [1, 4])
+@pytest.mark.parametrize(
+    "geometry",
+    [sparse(11, 9), sparse(11, 9, 4), graphs(2, (11, 9), (3, 0), (17, 20))],
+    ids=["tree", "forest", "graphs"],
+)
 @pytest.mark.slow
-def test_several_blocks_and_chunks(components, many_blocks):
-    geometry = sparse(11, 9, components)
+def test_several_blocks_and_chunks(geometry, many_blocks):
     test_cuda.test_traces_are_the_same(geometry, torch.float32, "ties")
     test_cuda.test_sampling_is_the_trace_of_its_noise(geometry, torch.float32, "masked")
     test_cuda.test_log_probs_and_gradients(geometry, torch.float32, "masked")
@@ -49,7 +52,7 @@ def test_long_chains_of_components(rising):
     ours = cuda.trace(geometry, *on(DEVICE, g), None)
     assert torch.equal(ours[0].cpu(), winners)
     assert status.item() == ours[2].item() == 0
-    removal, steps = boruvka.removals(geometry, ours[0])
+    removal, steps = boruvka.removals(geometry, *ours[:2])
     assert steps.item() == nodes - 1
     step = torch.empty(nodes - 1, dtype=torch.int32)
     step[winners[0].long()] = torch.arange(nodes - 1, dtype=torch.int32)
@@ -76,6 +79,21 @@ def test_status(components):
     assert 1 in theirs[2]
 
 
+def test_status_of_graphs():
+    """Each by its own graph: connected or not, without nodes, with fewer nodes than trees."""
+    geometry = graphs(2, (5, 4), (1, 0), (2, 0))
+    g = torch.randn(6, geometry.keys, generator=seeded(3))
+    g[3, 0] = torch.nan
+    g[0] = -torch.inf
+    graph = torch.tensor([0, 1, 2, 0, 2, 0], dtype=torch.int32)
+    theirs = cpu.trace(geometry, g, graph)
+    ours = cuda.trace(geometry, *on(DEVICE, g, graph))
+    for mine, expected in zip(ours, theirs, strict=True):
+        assert torch.equal(mine.cpu(), expected)
+    assert theirs[1].flatten().tolist() == [0, 1, 2, -1, 2, 0]
+    assert theirs[2].tolist() == [1, 1, 0, 2, 0, 0]
+
+
 @pytest.mark.slow
 def test_random_graphs():
     """Joining steps against union-find, which lists keys by them."""
@@ -83,9 +101,9 @@ def test_random_graphs():
         nodes = int(torch.randint(2, 60, (), generator=seeded(seed)))
         geometry = sparse(nodes, 2 * nodes, 1 + seed % 3 if nodes > 3 else 1)
         g = torch.randn(2, geometry.keys, generator=seeded(seed)).mul(2).round()
-        winners = cpu.trace(geometry, g, None)[0]
+        winners, links, _ = cpu.trace(geometry, g, None)
         assert torch.equal(cuda.trace(geometry, *on(DEVICE, g), None)[0].cpu(), winners)
-        removal = boruvka.removals(geometry, *on(DEVICE, winners))[0].cpu()
+        removal = boruvka.removals(geometry, *on(DEVICE, winners, links))[0].cpu()
         for row, expected in zip(removal, winners, strict=True):
             racing = cpu.racing_keys(geometry, expected, expected.new_empty(0))
             for step, keys in enumerate(racing):

@@ -1,6 +1,8 @@
-"""Trees of one large graph on real hardware: the decisions and gradients of the CPU, and nothing that waits."""
+"""Trees of graphs given by their edges on real hardware, one large one or many: the decisions and gradients of the CPU,
+and nothing that waits."""
 
 import warnings
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -74,24 +76,72 @@ def test_chunks_of_a_batch(monkeypatch):
         assert torch.equal(a, b)
 
 
+def molecules(device, leaf, **settings):
+    """Graphs of 2 to 40 nodes, and one of 3,000."""
+    sizes = [*range(2, 41), 3000, 5]
+    edges = [graph(nodes, 2 * nodes) for nodes in sizes]
+    count = [each.shape[1] for each in edges]
+    given = [each.to(device) for each in edges]
+    return gt.SpanningTree.from_edges(list(leaf[: sum(count)].split(count)), given, sizes, **settings)
+
+
+@pytest.mark.parametrize("components", [1, 2])
+def test_different_graphs_equal_the_cpu(components):
+    x, found, noise = torch.randn(10_000, generator=seeded(3)), [], None
+    for device in ("cpu", "cuda"):
+        leaf = x.to(device).requires_grad_()
+        d = molecules(device, leaf, components=components)
+        if noise is None:
+            noise = d.perturb((3,), generator=seeded(4)).detach().mul(64).round().div(64)  # with ties
+        trace = d.trace(noise.to(device))
+        log_prob = d.trace_log_prob(trace)
+        (grad,) = torch.autograd.grad(log_prob.sum(), leaf)
+        found.append([trace.winners, trace.links, trace.value, log_prob.detach(), grad])
+    *exact, log_prob, grad = zip(*found, strict=True)
+    for theirs, ours in exact:
+        assert torch.equal(ours.cpu(), theirs)
+    torch.testing.assert_close(log_prob[1].cpu(), log_prob[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(grad[1].cpu(), grad[0], rtol=1e-3, atol=1e-4)
+
+
+def test_different_graphs_do_not_wait():
+    """Once the distribution is made."""
+    leaf = torch.randn(10_000, device="cuda", requires_grad=True)
+    step(molecules("cuda", leaf, validate_args=False), leaf)  # compiles
+    d = molecules("cuda", leaf, validate_args=False)
+    with no_waiting():
+        trace = step(d, leaf)
+    assert leaf.grad.isfinite().all()
+    assert d.trace(d.conditional(trace).detach()).equals(trace).all()
+    assert torch.equal(trace.to("cpu").edges(), trace.edges().cpu())
+
+
 def step(d, leaf):
     leaf.grad = None
     trace = d.sample_trace()
-    (d.trace_log_prob(trace) + d.conditional(trace).logsumexp(-1)).backward()
+    (d.trace_log_prob(trace) + d.conditional(trace).logsumexp(-1)).sum().backward()
+    return trace
+
+
+@contextmanager
+def no_waiting():
+    """Whatever synchronises with the device is an error."""
+    torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # says that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_a_step_does_not_wait():
     leaf = torch.randn(5000, device="cuda", requires_grad=True)
     d = gt.SpanningTree.from_edges(leaf, graph(1000, 5000).cuda(), 1000, validate_args=False)
     step(d, leaf)  # compiles
-    torch.cuda.synchronize()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # says that the mode is a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting():
         step(d, leaf)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert leaf.grad.isfinite().all()
 
 

@@ -135,7 +135,7 @@ class BatchedSpanningTreeGeometry(NamedTuple):
     link_slots: int
     nodes: int  # the most of them
     components: int
-    edges: Any  # (graphs, 2, E + 1) int32 on the CPU: edges and then loops, behind them twice the number of nodes
+    edges: Any  # (graphs, 2, E + 1) int32, on the device of the logits: edges and then loops; behind, the nodes, twice
     code = 8
     module = "graph_batch"
     default_size = 0
@@ -257,8 +257,8 @@ def flatten_geometry(geometry: Geometry) -> tuple[list[int], Tensor | None]:
 
 
 def geometry_on(geometry: Any, device: Any) -> Any:
-    """With the edges of a sparse graph on a device, as its kernels read them there; other tensors stay on the CPU."""
-    if isinstance(geometry, SparseSpanningTreeGeometry):
+    """With the edges of sparse graphs on a device, as their kernels read them there; constraints stay on the CPU."""
+    if isinstance(geometry, (SparseSpanningTreeGeometry, BatchedSpanningTreeGeometry)):
         return geometry._replace(edges=geometry.edges.to(device))
     return geometry
 

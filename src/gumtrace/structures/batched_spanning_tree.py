@@ -42,8 +42,8 @@ class BatchedSpanningTree(SparseSpanningTree):
 
     Graphs are the last dimension of the batch, (*B, graphs), so that each has its own loss and log-probability. Values
     are 0/1 over the edges of each graph in their order, padded to those of the largest: (*B, graphs, most edges).
-    `flat` has them as one list of edges again, and `padded` is the way back. Edges are read on the CPU. A sample costs
-    O(E log n), and so does its log-probability.
+    `flat` has them as one list of edges again, and `padded` is the way back. A sample costs O(E log n), and so does its
+    log-probability. Making the distribution synchronises with a GPU: sizes of the graphs are read.
 
     >>> edges = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 0, 4, 3]])  # a triangle, and two parallel edges
     >>> d = BatchedSpanningTree(torch.tensor([9.0, 0.0, 8.0, 1.0, 2.0]), edges, 5, batch=torch.tensor([0, 0, 0, 1, 1]))
@@ -117,7 +117,7 @@ class BatchedSpanningTree(SparseSpanningTree):
 
     def _trace_layout(self, key_shape):
         nodes = self._graph_nodes[:, None, None].expand(-1, 2, 1)  # behind the edges
-        edges = torch.cat([self._graph_ends, nodes], -1).to("cpu", torch.int32).contiguous()
+        edges = torch.cat([self._graph_ends, nodes], -1).int()
         sizes = geometry.graph_batch(self._nodes, self.components, edges)
         graph = torch.arange(len(edges), device=self.logits.device).expand(self.batch_shape)
         return Layout(type(self), sizes, key_shape, self.logits.dtype, indicator), graph
@@ -148,7 +148,7 @@ class BatchedSpanningTree(SparseSpanningTree):
 
     def mismatch(self, other):
         if isinstance(other, BatchedSpanningTree) and not torch.equal(
-            self._layout.geometry.edges, other._layout.geometry.edges
+            self._layout.geometry.edges, other._layout.geometry.edges.to(self._x.device)
         ):
             return f"{self} and {other} are not over the same graphs"
         return Structure.mismatch(self, other)

@@ -12,9 +12,14 @@ fall; so the largest time from c to any component further along the chain is tha
 it is the larger of the two (King, Minimum spanning tree verification, 1997).
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from gumtrace.kernels.geometry import BatchedSpanningTreeGeometry, SparseSpanningTreeGeometry
 
 BLOCK = 1024
 HOPS = tl.constexpr(15)  # of a pointer in a launch: each makes ways at least 16 times shorter
@@ -112,13 +117,15 @@ def _jumps(components):
     return (way.bit_length() + 3) // 4
 
 
-@triton.jit(do_not_specialize=["keys", "nodes", "slots", "blocks"])
-def _climb(ends, link, time, steps, out, keys, nodes, slots, blocks, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["width", "keys", "nodes", "slots", "blocks"])
+def _climb(ends, width, start, link, time, steps, out, keys, nodes, slots, blocks, BLOCK: tl.constexpr):
     item = tl.program_id(0) // blocks
     key = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     inside = key < keys
+    if start is not None:
+        ends += tl.load(start + item)
     u = tl.load(ends + key, mask=inside, other=0)
-    v = tl.load(ends + keys.to(tl.int64) + key, mask=inside, other=0)
+    v = tl.load(ends + width.to(tl.int64) + key, mask=inside, other=0)
     loop = u == v
     u += item * nodes
     v += item * nodes
@@ -142,28 +149,44 @@ def _climb(ends, link, time, steps, out, keys, nodes, slots, blocks, BLOCK: tl.c
     tl.store(out + item.to(tl.int64) * keys + key, removal, mask=inside)
 
 
-def removals(geometry, winners):
+class Ends(NamedTuple):
+    """The edges of all graphs in one list, and where in it those of each item are."""
+
+    flat: Tensor  # int32
+    width: int  # from one end of an edge to the other
+    start: Tensor | None  # (items,) long; None where all items have one graph
+
+
+def ends_of(geometry: SparseSpanningTreeGeometry | BatchedSpanningTreeGeometry, links: Tensor) -> Ends:
+    edges = geometry.edges.to(links.device)
+    flat, width = edges.flatten(), edges.shape[-1]
+    if isinstance(geometry, SparseSpanningTreeGeometry):
+        return Ends(flat, width, None)
+    graph = links[:, 0].clamp(0, len(edges) - 1)  # a trace may come from anywhere
+    return Ends(flat, width, 2 * width * graph.long())
+
+
+def removals(geometry, winners, links):
     """The last decision in which each key races, (items, keys) int32: that which joins its ends, or where nothing does,
     the last of all. -1 where there are no decisions, -2 for loops. And how many decisions there are, (items,) int32."""
     items, slots = winners.shape
-    ends, nodes, keys = geometry.edges.to(winners.device), geometry.nodes, geometry.keys
+    ends, nodes, keys = ends_of(geometry, links), geometry.nodes, geometry.keys
     step = torch.arange(slots, dtype=torch.int32, device=winners.device)
-    wrong = (winners < 0) | (winners >= keys)  # a trace may come from anywhere
+    wrong = (winners < 0) | (winners >= keys)
     steps = torch.where(wrong, step, slots).amin(-1) if slots > 0 else winners.new_zeros(items)
     live = step < steps[:, None]
-    low, high = flat_ends(geometry, torch.where(live, winners, 0), live)
+    low, high = flat_ends(ends, torch.where(live, winners, 0), live, nodes)
     time, link = forest(low, high, nodes, items)
     out = torch.empty(items, keys, dtype=torch.int32, device=winners.device)
     blocks = triton.cdiv(keys, CLIMBERS)
-    where = (ends, link, time, steps, out, keys, nodes, slots, blocks)
+    where = (*ends, link, time, steps, out, keys, nodes, slots, blocks)
     _climb[(items * blocks,)](*where, BLOCK=CLIMBERS, num_warps=1)
     return out, steps
 
 
-def flat_ends(geometry, key, live):
+def flat_ends(ends, key, live, nodes):
     """The ends of edges (items, M) as nodes of the whole batch, (items · M,) each; equal where an edge is not live."""
-    ends = geometry.edges.to(key.device)
-    node = torch.arange(len(key), dtype=torch.int32, device=key.device)[:, None] * geometry.nodes
-    key = key.long()
-    low = ends[0][key] + node
-    return low.flatten(), torch.where(live, ends[1][key] + node, low).flatten()
+    node = torch.arange(len(key), dtype=torch.int32, device=key.device)[:, None] * nodes
+    key = key.long() if ends.start is None else key + ends.start[:, None]
+    low, high = (flat[key] + node for flat in (ends.flat, ends.flat[ends.width :]))
+    return low.flatten(), torch.where(live, high, low).flatten()

@@ -1,7 +1,7 @@
 """The Triton kernels as functions of tensors, under the names of the CPU kernels (where shapes are documented).
 
-What no kernel here serves is copied to the CPU and back: batches of graphs given by their edges, forests with links, a
-user's recursion, and items beyond a kernel's range."""
+What no kernel here serves is copied to the CPU and back: forests with links, a user's recursion, and items beyond a
+kernel's range."""
 
 from types import ModuleType
 
@@ -35,6 +35,7 @@ from gumtrace.kernels.geometry import (
     NOT_A_NUMBER,
     SOME_IDLE,
     ArborescenceGeometry,
+    BatchedSpanningTreeGeometry,
     BinaryTreeGeometry,
     CustomGeometry,
     Geometry,
@@ -51,6 +52,7 @@ STRUCTURES: dict[type, ModuleType] = {
     BinaryTreeGeometry: binary_tree,
     SpanningTreeGeometry: spanning_tree,
     SparseSpanningTreeGeometry: sparse_tree,
+    BatchedSpanningTreeGeometry: sparse_tree,
     SubsetGeometry: subset,
     PermutationGeometry: subset,
 }
@@ -59,7 +61,7 @@ RANGES = {  # for `gumtrace.backends()`
     "Subset and Permutation": f"to {subset.LONGEST} keys (torch sorts permutations of more than {IN_REGISTERS})",
     "Matching": f"to {matching.WIDEST} columns",
     "SpanningTree": f"to {spanning_tree.MOST_NODES} nodes",
-    "SpanningTree.from_edges": f"one graph, to {sparse_tree.MOST_DECISIONS} nodes",
+    "SpanningTree.from_edges": f"to {sparse_tree.MOST_DECISIONS} nodes a graph",
     "Arborescence": f"to {arborescence.LARGEST} nodes",
     "BinaryTree": f"to {binary_tree.LARGEST} tokens",
 }

@@ -1,4 +1,4 @@
-"""Kruskal's algorithm on a list of edges, of up to ten millions: trace and incidence. A key races until the decision
+"""Kruskal's algorithm on lists of edges, of up to ten millions: trace and incidence. A key races until the decision
 that joins its ends (boruvka.py), so decisions are a chain and sums over it are scans, over many programs: each sums a
 block, one scans the sums of all blocks, and then each scans its own.
 
@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gumtrace.kernels.cuda.boruvka import NONE, flat_ends, forest, removals
+from gumtrace.kernels.cuda.boruvka import NONE, ends_of, flat_ends, forest, removals
 from gumtrace.kernels.cuda.formula import (
     CONDITIONAL,
     EXACT,
@@ -26,7 +26,7 @@ from gumtrace.kernels.cuda.formula import (
 from gumtrace.kernels.cuda.order import code
 from gumtrace.kernels.cuda.sampling import perturb, racing
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add, at, total
-from gumtrace.kernels.geometry import NOT_A_NUMBER, STUCK
+from gumtrace.kernels.geometry import NOT_A_NUMBER, STUCK, BatchedSpanningTreeGeometry
 
 MOST_DECISIONS = 1 << 23  # a code plus a position must fit an integer
 MOST_KEYS = 1 << 30
@@ -209,24 +209,29 @@ def serves(geometry):
 
 def trace(geometry, source, sizes, seed, winners, links, status):
     items, keys = len(winners), geometry.keys
-    size = torch.full((1,), geometry.nodes, device=winners.device) if sizes is None else sizes
-    wanted = size.repeat(items // len(size)) - geometry.components
+    size = torch.full((1,), geometry.default_size, device=winners.device) if sizes is None else sizes
+    size = size.repeat(items // len(size))
+    if isinstance(geometry, BatchedSpanningTreeGeometry):  # whose sizes are the numbers of the graphs
+        links[:, 0] = size
+        size = geometry.edges.to(size.device)[size.long(), 0, keys]
+    wanted = size - geometry.components
     for some in _chunks(geometry, items):
         if seed is None:
             g = source[some]
         else:
             g = torch.empty(some.stop - some.start, keys, dtype=source.dtype, device=source.device)
             perturb(geometry, source, seed, g, some.start)
-        _trace(geometry, g, wanted[some], winners[some], status[some])
+        _trace(geometry, g, wanted[some], winners[some], links[some], status[some])
 
 
-def _trace(geometry, g, wanted, winners, status):
+def _trace(geometry, g, wanted, winners, links, status):
     """Borůvka's tree, with its edges in order."""
     items, keys = g.shape
-    race = racing(geometry, g.device)
-    wrong = (~(g < torch.inf) & race).any(-1)  # (items,)
+    wrong, race = ~(g < torch.inf), racing(geometry, g.device)
+    wrong = (wrong if race is None else wrong & race).any(-1)  # (items,)
     g, order = (g + 0.0).sort(dim=-1, descending=True, stable=True)  # -0.0 and 0.0 are one number
-    time, _ = forest(*flat_ends(geometry, order, g > -torch.inf), geometry.nodes, items)
+    ends = flat_ends(ends_of(geometry, links), order, g > -torch.inf, geometry.nodes)
+    time, _ = forest(*ends, geometry.nodes, items)
     time = time.view(items, geometry.nodes).sort(-1)[0]
     found = (time != NONE.value).sum(-1)
     taken = time[:, : winners.shape[1]]
@@ -236,6 +241,7 @@ def _trace(geometry, g, wanted, winners, status):
     if keys > 0:
         key = order.flatten()[torch.where(live, taken, 0).long()]
         winners[:, : taken.shape[1]] = torch.where(live, key, -1).int()
+    links.masked_fill_(wrong[:, None], -1)
     stuck = torch.minimum(found, wanted.clamp(min=0)) != wanted
     status.copy_(torch.where(wrong, NOT_A_NUMBER, torch.where(stuck, STUCK, 0)))
 
@@ -249,7 +255,7 @@ def up(geometry, winners, links, mode, beta, h, alpha, out, log_prob, z, seed, s
         return out.zero_() if z is None else (out.zero_(), z.zero_())
     for some in _chunks(geometry, len(winners)):
         first, items = some.start, some.stop - some.start
-        removal, steps = removals(geometry, winners[some])
+        removal, steps = removals(geometry, winners[some], links[some])
         removed, order = removal.neg_().sort(dim=-1, stable=True)  # the last first
         step = torch.arange(slots, dtype=torch.int32, device=device).neg_().expand(items, slots).contiguous()
         number = torch.searchsorted(removed, step, right=True, out_int32=True)  # of keys in each decision
@@ -270,7 +276,7 @@ def down(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, see
         return
     for some in _chunks(geometry, len(winners)):
         first, items = some.start, some.stop - some.start
-        removal, steps = removals(geometry, winners[some])
+        removal, steps = removals(geometry, winners[some], links[some])
         sums, kept = _sums(items, blocks, slots, beta)
         codes = None
         if mode == CONDITIONAL:
