@@ -94,25 +94,23 @@ def summary(times: list[tuple[float, float]]) -> dict[str, float]:
 
 
 def table(results: dict) -> str:
-    """One row for each structure and thread, milliseconds."""
-    machine, times = results["machine"], defaultdict(dict)
-    for r in results["records"]:
-        cell = " / ".join(f"{r[kind] / 1e3:.2f}" for kind in ("median_us", "min_us", "cpu_us"))
-        times[r["structure"], r["thread"]][r["call"]] = cell
-    heads = {"plain": "torch alone", "step": "step", "call": "estimator", "update": "and backward"}
+    """One row for each structure, milliseconds."""
+    machine = results["machine"]
+    ms = {(r["structure"], r["thread"], r["call"]): r["median_us"] / 1e3 for r in results["records"]}
+    heads = {"plain": "torch alone", "step": "step", "call": "estimator", "update": "estimator and backward"}
     lines = [
-        f"Milliseconds of eager calls for batches of {BATCH} small items on {machine['device']}, torch "
-        f"{machine['torch'].split('+')[0]}, {machine['date']}: median / least wall-clock time / what the processor "
-        "worked for it. Torch alone: a sum and its backward. Step: distribution, trace, log-probability, backward. "
-        f"Estimator: TraceREINFORCE of {SAMPLES} samples with its objective. Thread: where backward runs, in torch's "
-        "own for the device, which is the default, or in that which calls it. By `benchmarks/host.py`.",
+        f"Milliseconds of an eager call for a batch of {BATCH} small items, by default, and behind the arrow with "
+        f"backward in the thread that calls it; medians of `benchmarks/host.py` on {machine['device']}, torch "
+        f"{machine['torch'].split('+')[0]}, {machine['date']}. Torch alone: a sum and its backward. Step: "
+        "distribution, trace, log-probability, backward. Estimator: TraceREINFORCE of "
+        f"{SAMPLES} samples with its objective.",
         "",
-        "| | thread | " + " | ".join(heads.values()) + " |",
-        "|---|---|" + "---:|" * len(heads),
+        "| | " + " | ".join(heads.values()) + " |",
+        "|---|" + "---:|" * len(heads),
     ]
-    for structure, thread in product(STRUCTURES, THREADS):
-        cells = times[structure, thread]
-        lines.append(f"| {structure} | {thread} | " + " | ".join(cells[call] for call in heads) + " |")
+    for structure in STRUCTURES:
+        cells = (" → ".join(f"{ms[structure, thread, call]:.2f}" for thread in THREADS) for call in heads)
+        lines.append(f"| {structure} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import clustering
+import host
 import scale
 import sharded
 import sorting
@@ -299,6 +300,7 @@ TABLES = {
     "ranking-cost": lambda: ranking_cost(_load("ranking.json")),
     "sorting": lambda: sorting.table(_load("sorting.json")),
     "scale": lambda: scale.table(_load(scale.FILE)),
+    "host": lambda: host.table(_load("host-h200.json")),
 }
 
 

@@ -19,6 +19,7 @@ def test_a_record_for_every_structure_and_thread(tmp_path, monkeypatch):
     assert [(r["structure"], r["thread"], r["call"]) for r in found["records"]] == [
         (s, t, c) for t in host.THREADS for s in host.STRUCTURES for c in ("plain", "step", "call", "update")
     ]
+    assert host.table(found).count("\n| ") == 1 + len(host.STRUCTURES)
     assert all(0 < r["min_us"] <= r["median_us"] and r["cpu_us"] > 0 for r in found["records"])
 
 
