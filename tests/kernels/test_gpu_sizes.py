@@ -25,7 +25,6 @@ def forest(x, **kw):
 
 CASES = {
     "tree-100": ((100, 100), gt.SpanningTree),
-    "tree-200": ((200, 200), gt.SpanningTree),
     "tree-501": ((501, 501), gt.SpanningTree),
     "tree-1000": ((1000, 1000), gt.SpanningTree),
     "forest-150": ((150, 150), forest),
@@ -47,7 +46,6 @@ CASES = {
     "subset-9000-many": ((9000,), subset(700)),
     "subset-9000-sorted": ((9000,), subset(3000)),
     "permutation-129": ((129,), gt.Permutation),
-    "permutation-350": ((350,), gt.Permutation),
     "permutation-1500": ((1500,), gt.Permutation),
     "permutation-9000": ((9000,), gt.Permutation),
 }
