@@ -4,7 +4,7 @@ Small batches of the paper's sizes: `plain`, a sum in torch and its backward; `s
 log-probability and backward; `call`, TraceREINFORCE with four samples and an objective of two operations; `update`,
 this call and backward. Each with backward in torch's own thread for the device, as it is by default, and in the thread
 that calls it. Microseconds: medians and minima of the wall-clock, and the median of what the processor worked for it,
-in all threads; the difference is time in which threads wait for each other. Checks are off, and no graph is recorded.
+in all threads, before it waits for the device at the end. Checks are off, and no graph is recorded.
 """
 
 import argparse

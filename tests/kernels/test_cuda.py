@@ -90,7 +90,9 @@ def test_rows_longer_than_a_block(geometry, dtype, monkeypatch):
 
 
 SEVERAL = {"subset": subset(70, 8), "subset-many": subset(100, 20), "permutation": permutation(45)}
-if not FULL:  # each takes a GPU's compiler 15 s, for blocks that are as short as here alone
+if (
+    not FULL
+):  # each takes a GPU's compiler 15 s, with block sizes that no user meets: long rows are in test_gpu_sizes.py
     SEVERAL |= {"subset-none": subset(45, 0), "subset-one": subset(45, 1)}
 
 

@@ -112,7 +112,7 @@ def test_nonsense_in_a_trace_is_no_decision(geometry, wrong, ops):
         (spanning_tree(6, 3), [35, 35, 35], []),
         (SPARSE, [1, 1], []),
         (sparse(5, 4), [0, 0, 7, 1], []),
-        (GEOMETRIES["graphs"], [0, 0, 7, 1, -1, 2, 19, 3], [10**8]),
+        *((GEOMETRIES["graphs"], [0, 0, 7, 1, -1, 2, 19, 3], [graph]) for graph in (10**8, -1, -77)),
         (subset(6, 3), [2, 2, 2], []),
         (permutation(4), [0, 0, 3, 3], []),
         (matching(3, 4), [0, 1, 4], []),

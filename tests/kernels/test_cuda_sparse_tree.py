@@ -6,7 +6,7 @@ import pytest
 import test_cuda
 import torch
 from common import seeded
-from kernelcases import DEVICE, graphs, on, sparse
+from kernelcases import DEVICE, graphs, on, same, sparse
 
 from gumtrace.kernels.cpu import ops as cpu
 from gumtrace.kernels.cuda import boruvka, sparse_tree
@@ -108,3 +108,25 @@ def test_random_graphs():
             racing = cpu.racing_keys(geometry, expected, expected.new_empty(0))
             for step, keys in enumerate(racing):
                 assert (row >= step).nonzero().flatten().tolist() == sorted(keys.tolist())
+
+
+@pytest.mark.slow
+def test_random_batches_of_graphs(monkeypatch):
+    """Of any size, one without edges among them, in chunks that end anywhere."""
+    monkeypatch.setattr(sparse_tree, "CHUNK", 300)
+    for seed in range(6 if DEVICE == "cpu" else 50):
+        sizes = [(n, n * extra) for n, extra in torch.randint(1, 12, (4, 2), generator=seeded(seed)).tolist()]
+        geometry = graphs(1 + seed % 2, *sizes, (1, 0))
+        graph = torch.randperm(5, generator=seeded(seed), dtype=torch.int32)
+        x = torch.randn(5, geometry.keys, generator=seeded(seed), dtype=torch.float64)
+        g = (x.repeat(3, 1) + torch.randn(15, geometry.keys, generator=seeded(seed + 1))).mul(4).round()
+        expected = cpu.trace(geometry, g, graph)
+        ours = cuda.trace(geometry, *on(DEVICE, g, graph))
+        for mine, theirs in zip(ours, expected, strict=True):
+            assert torch.equal(mine.cpu(), theirs)
+        log_prob, parts = cpu.log_prob(geometry, x, *expected[:2])
+        found, kept = cuda.log_prob(geometry, *on(DEVICE, x), *ours[:2])
+        same(found, log_prob, 1e-11, 1e-11)
+        grad = torch.randn(15, generator=seeded(seed), dtype=torch.float64)
+        slope = cuda.log_prob_grad(geometry, *on(DEVICE, x), *ours[:2], kept, *on(DEVICE, grad))
+        same(slope, cpu.log_prob_grad(geometry, x, *expected[:2], parts, grad), 1e-10, 1e-10)

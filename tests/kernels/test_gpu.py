@@ -174,8 +174,10 @@ def test_cuda_graph(name):
 
 
 def test_items_without_a_kernel_are_refused_inside_a_cuda_graph():
-    edges = [torch.tensor([[0, 1, 2], [1, 2, 0]], device="cuda")]  # a batch of one graph
-    dist = gt.SpanningTree.from_edges([torch.zeros(3, device="cuda")], edges, [3], validate_args=False)
+    cannot = torch.zeros(4, 4, dtype=torch.bool)
+    cannot[0, 1] = True
+    dist = gt.SpanningTree(torch.zeros(4, 4, device="cuda"), components=2, validate_args=False)
+    dist = dist.constrained(cannot_link=cannot)
     dist.sample_trace()
     with pytest.raises(RuntimeError, match="a CUDA graph cannot record"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         dist.sample_trace()

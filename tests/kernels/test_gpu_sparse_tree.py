@@ -113,7 +113,30 @@ def test_different_graphs_do_not_wait():
         trace = step(d, leaf)
     assert leaf.grad.isfinite().all()
     assert d.trace(d.conditional(trace).detach()).equals(trace).all()
-    assert torch.equal(trace.to("cpu").edges(), trace.edges().cpu())
+    moved = trace.to("cpu")
+    assert torch.equal(moved.edges(), trace.edges().cpu())
+    assert molecules("cpu", leaf.detach().cpu()).mismatch(d) is None
+
+
+def test_different_graphs_in_a_cuda_graph():
+    """Other logits of the same graphs, and new noise at every replay."""
+    leaf = torch.randn(10_000, device="cuda", requires_grad=True)
+    d = molecules("cuda", leaf.detach(), validate_args=False)
+    edges = d.flat(d.log_rates).shape[-1]
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step(d.with_log_rates(d.padded(leaf[:edges])), leaf)
+    torch.cuda.current_stream().wait_stream(stream)
+    leaf.grad = None
+    with torch.cuda.graph(graph):
+        trace = step(d.with_log_rates(d.padded(leaf[:edges])), leaf)
+    graph.replay()
+    first = trace.value.clone()
+    graph.replay()
+    assert not torch.equal(trace.value, first)
+    assert d.support.check(trace.value).all()
+    assert leaf.grad.isfinite().all()
 
 
 def step(d, leaf):

@@ -262,3 +262,44 @@ def test_a_batch_vector_goes_with_one_tensor_of_edges():
         gt.BatchedSpanningTree([torch.zeros(2)], [edges], [2], batch=batch)
     with pytest.raises(TypeError, match="need batch=, the graph of each node"):
         gt.BatchedSpanningTree(torch.zeros(2), edges, 2)
+
+
+def test_its_edges_are_where_the_trace_is():
+    d, _ = both()
+    assert d.sample_trace().to("meta").layout.geometry.edges.device.type == "meta"
+
+
+def test_a_graph_alone_is_of_another_kind():
+    d, alone = both()
+    for p, q in ((d, alone[0]), (alone[0], d)):
+        with pytest.raises(ValueError, match="not of one kind and size"):
+            torch.distributions.kl_divergence(p, q)
+
+
+def test_edges_of_a_trace_of_no_graph():
+    """A trace may come from anywhere."""
+    d, _ = both()
+    trace = d.sample_trace()
+    trace.links[:] = torch.tensor([[-1], [7], [10**8], [0]], dtype=torch.int32)
+    assert trace.edges().shape == (4, 2, 3)
+
+
+@pytest.mark.parametrize("form", ["list", "batch"])
+def test_without_validation_edges_are_not_read(form, monkeypatch):
+    """But on the CPU, where reading costs nothing, errors stay."""
+    flat, edges, batch, _ = together()
+    arguments = (logits(), EDGES, NODES) if form == "list" else (flat, edges, 11)
+    more = {} if form == "list" else {"batch": batch}
+    expected = gt.SpanningTree.from_edges(*arguments, **more)
+    bad = (logits(), [EDGES[0] + 3, *EDGES[1:]], NODES) if form == "list" else (flat, edges + 3, 11)
+    with pytest.raises(ValueError, match="names a node outside"):
+        gt.SpanningTree.from_edges(*bad, **more, validate_args=False)
+    monkeypatch.setattr(gt.BatchedSpanningTree, "_may_sync", False)
+    read = []
+    monkeypatch.setattr(torch.Tensor, "nonzero", lambda x: read.append(x))
+    d = gt.SpanningTree.from_edges(*arguments, **more, validate_args=False)
+    assert torch.equal(d.log_rates, expected.log_rates)
+    assert torch.equal(d._layout.geometry.edges, expected._layout.geometry.edges)
+    ends = gt.SpanningTree.from_edges(*bad, **more, validate_args=False)._layout.geometry.edges[:, :, :-1]
+    assert 0 <= ends.min() <= ends.max() < 4
+    assert read == []

@@ -84,8 +84,8 @@ def _cuda() -> str:
 
     ranges = "; ".join(f"{name} {reach}" for name, reach in RANGES.items())
     return (
-        f"triton {triton.__version__}: {ranges}. Larger items, batches of graphs given by their edges, forests with "
-        "links and a user's recursion: numba on the cpu, tensors are copied there and back"
+        f"triton {triton.__version__}: {ranges}. Larger items, forests with links and a user's recursion: numba on "
+        "the cpu, tensors are copied there and back"
     )
 
 

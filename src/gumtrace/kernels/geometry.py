@@ -8,7 +8,8 @@ The first four fields are the same everywhere:
     link_slots      and, where decisions depend on each other in more than a chain, how
 
 `code` is its number for operators of torch, and `module` the file of its kernel in each backend.
-`sizes` of a batch are k for subsets and numbers of nodes for trees; `default_size` is that of items without one.
+`sizes` of a batch are k for subsets, numbers of nodes for trees, and the number of its graph where each item has one;
+`default_size` is that of items without one.
 """
 
 from typing import Any, NamedTuple
@@ -135,7 +136,9 @@ class BatchedSpanningTreeGeometry(NamedTuple):
     link_slots: int
     nodes: int  # the most of them
     components: int
-    edges: Any  # (graphs, 2, E + 1) int32, on the device of the logits: edges and then loops; behind, the nodes, twice
+    edges: (
+        Any  # (graphs, 2, E + 1) int32, on the device of the logits: edges, loops; in the last column, how many nodes
+    )
     code = 8
     module = "graph_batch"
     default_size = 0

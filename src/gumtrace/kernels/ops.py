@@ -3,7 +3,7 @@
     geometry          the event of an item
     logits            (batch, keys); item i of N = samples x batch reads row i mod batch
     winners, links    (items, ...) a trace
-    sizes             (batch,) or (1,): k or a number of nodes; None where all items have the geometry's
+    sizes             (batch,) or (1,): k, a number of nodes, or which graph; None where all items have the geometry's
     seed              (2,) int64: the noise is a pure function of it, so the operators are too
 
 The kernels are in the backends, see `gumtrace.kernels.backends`; `cpu.ops` says what each of them computes.

@@ -16,6 +16,8 @@ from gumtrace.structures.sparse_spanning_tree import (
     SparseSpanningTree,
     SparseSpanningTreeWords,
     checked_edges,
+    edge_list,
+    no_such_node,
 )
 from gumtrace.traces.trace import Layout, indicator
 
@@ -26,6 +28,9 @@ class Graphs(NamedTuple):
     edges: Tensor  # (2, E) long, nodes as numbered within their graph
     graph: Tensor  # (E,) long, of each edge
     nodes: Tensor  # (graphs,) long, how many
+    counts: Tensor  # (graphs,) long, of edges
+    most_nodes: int  # of a graph
+    most_edges: int
 
 
 class BatchedSpanningTree(SparseSpanningTree):
@@ -42,8 +47,9 @@ class BatchedSpanningTree(SparseSpanningTree):
 
     Graphs are the last dimension of the batch, (*B, graphs), so that each has its own loss and log-probability. Values
     are 0/1 over the edges of each graph in their order, padded to those of the largest: (*B, graphs, most edges).
-    `flat` has them as one list of edges again, and `padded` is the way back. A sample costs O(E log n), and so does its
-    log-probability. Making the distribution synchronises with a GPU: sizes of the graphs are read.
+    `flat` has them as one list of edges again, and `padded` is the way back. A sample costs O(E log n) of the
+    padded edges, and so does its log-probability. Making the distribution synchronises with a GPU, which reads how
+    large the graphs are; `d.with_log_rates(d.padded(x))` is the same one for other logits x, and reads nothing.
 
     >>> edges = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 0, 4, 3]])  # a triangle, and two parallel edges
     >>> d = BatchedSpanningTree(torch.tensor([9.0, 0.0, 8.0, 1.0, 2.0]), edges, 5, batch=torch.tensor([0, 0, 0, 1, 1]))
@@ -68,18 +74,24 @@ class BatchedSpanningTree(SparseSpanningTree):
         validate_args: bool | None = None,
     ):
         self.components = checked_components("BatchedSpanningTree", components)
-        make: Any = _split if torch.is_tensor(edge_index) else _join
-        graphs: Graphs = make(edge_index, num_nodes, batch)
-        counts = graphs.graph.bincount(minlength=len(graphs.nodes))
+        # On logits, as on validate_args, it depends whether edges may be read.
+        first: Any = next(iter(logits), torch.zeros(0)) if isinstance(logits, (list, tuple)) else logits
+        checks.logits("BatchedSpanningTree", first, 1)
+        self.logits = first
+        if validate_args is not None:
+            self._validate_args = validate_args
+        together = torch.is_tensor(edge_index)
+        make: Any = _split if together else _join
+        graphs: Graphs = make(edge_index, num_nodes, batch, self._may_sync)
+        counts = graphs.counts if together else [each.shape[1] for each in edge_index]
         of_edges, mask = _joined("logits", logits, counts), _joined("mask", mask, counts)
-        checks.logits("BatchedSpanningTree", of_edges, 1)
         total = graphs.edges.shape[1]
         for name, given in (("logits", of_edges), ("mask", mask)):
             if given is not None and given.shape[-1:] != (total,):
                 raise ValueError(f"BatchedSpanningTree: {name} of shape {tuple(given.shape)} do not fit {total} edges")
-        self._shape = torch.Size([len(counts), int(counts.max()) if len(counts) else 0])
-        self._place = graphs.graph * self._shape[1] + _rank(graphs.graph, counts)  # (E,), of each edge in `padded`
-        self._nodes = int(graphs.nodes.max()) if len(counts) else 0
+        self._shape, self._nodes = torch.Size([len(graphs.nodes), graphs.most_edges]), graphs.most_nodes
+        place = graphs.graph * graphs.most_edges + _rank(graphs.graph, graphs.counts)
+        self._place = place.to(of_edges.device)  # (E,), of each edge in `padded`
         self._graph_nodes = graphs.nodes.to(of_edges.device)  # (graphs,)
         self._graph_ends = self.padded(graphs.edges.to(of_edges.device)).movedim(0, 1)  # (graphs, 2, most edges)
         mask = None if mask is None else self.padded(mask)
@@ -111,7 +123,9 @@ class BatchedSpanningTree(SparseSpanningTree):
     @classmethod
     def edges_of(cls, trace):
         winners = trace.winners[..., None, :]  # (*S, 1, decisions)
-        ends = trace.layout.geometry.edges.to(trace.device).long()[trace.links[..., 0].long()]  # (*S, 2, E + 1)
+        ends = trace.layout.geometry.edges.to(trace.device).long()
+        graph = trace.links[..., 0].long().clamp(0, len(ends) - 1)  # a trace may come from anywhere
+        ends = ends[graph]  # (*S, 2, E + 1)
         ends = ends.gather(-1, winners.clamp(min=0).expand(*trace.shape, 2, -1))
         return torch.where(winners >= 0, ends, -1)
 
@@ -147,7 +161,7 @@ class BatchedSpanningTree(SparseSpanningTree):
         return bool((trace.links[..., 0] == self._graph).all())
 
     def mismatch(self, other):
-        if isinstance(other, BatchedSpanningTree) and not torch.equal(
+        if type(other) is BatchedSpanningTree and not torch.equal(
             self._layout.geometry.edges, other._layout.geometry.edges.to(self._x.device)
         ):
             return f"{self} and {other} are not over the same graphs"
@@ -179,12 +193,12 @@ class GraphsForestSupport(SparseForestSupport):
         return (self.edges[graph] for graph in self.graph.expand(shape).flatten().tolist())
 
 
-def _split(edge_index: Tensor, num_nodes: Any, batch: Any) -> Graphs:
+def _split(edge_index: Tensor, num_nodes: Any, batch: Any, may_sync: bool) -> Graphs:
     """Graphs whose nodes are numbered together, with a vector that says which graph each node is in."""
     if batch is None:
         raise TypeError("BatchedSpanningTree: edges of all graphs in one tensor need batch=, the graph of each node")
     total = checks.integer("BatchedSpanningTree", "num_nodes", num_nodes)
-    edges = checked_edges("BatchedSpanningTree", edge_index, total)
+    edges = checked_edges("BatchedSpanningTree", edge_index, total, may_sync)
     batch = torch.as_tensor(batch, device=edges.device)
     if batch.is_floating_point() or batch.dtype == torch.bool or batch.shape != (total,):
         got = f"{batch.dtype} {tuple(batch.shape)}"
@@ -192,7 +206,17 @@ def _split(edge_index: Tensor, num_nodes: Any, batch: Any) -> Graphs:
             f"BatchedSpanningTree: batch must have the graph of each of the {total} nodes, integers; got {got}"
         )
     batch = batch.long()
-    if total and batch.min() < 0:
+    if may_sync:
+        _check_split(edges, batch)
+    nodes = batch.bincount()
+    graph = batch[edges[0]]
+    counts = graph.bincount(minlength=len(nodes))
+    most = torch.stack([nodes.max(), counts.max()]).tolist() if len(nodes) else (0, 0)  # read at once
+    return Graphs(_rank(batch, nodes)[edges], graph, nodes, counts, *most)
+
+
+def _check_split(edges: Tensor, batch: Tensor) -> None:
+    if len(batch) and batch.min() < 0:
         raise ValueError(f"BatchedSpanningTree: batch has the graph {int(batch.min())} for node {int(batch.argmin())}")
     graph, other = batch[edges]
     apart = (graph != other).nonzero()
@@ -200,11 +224,9 @@ def _split(edge_index: Tensor, num_nodes: Any, batch: Any) -> Graphs:
         edge = int(apart[0])
         ends = f"{edges[:, edge].tolist()} joins graphs {int(graph[edge])} and {int(other[edge])}"
         raise ValueError(f"BatchedSpanningTree: edge {edge} = {ends}")
-    nodes = batch.bincount()
-    return Graphs(_rank(batch, nodes)[edges], graph, nodes)
 
 
-def _join(edge_index: Sequence[Tensor], num_nodes: Any, batch: Any) -> Graphs:
+def _join(edge_index: Sequence[Tensor], num_nodes: Any, batch: Any, may_sync: bool) -> Graphs:
     """Graphs whose nodes are numbered from 0 in each."""
     if batch is not None:
         raise TypeError("BatchedSpanningTree: batch= goes with edges in one tensor, not with a list of edges")
@@ -218,21 +240,28 @@ def _join(edge_index: Sequence[Tensor], num_nodes: Any, batch: Any) -> Graphs:
             f"BatchedSpanningTree: {len(edge_index)} graphs need a list with the number of nodes of each, got "
             f"{num_nodes!r}"
         )
-    nodes = [checks.integer("BatchedSpanningTree", "num_nodes", n) for n in num_nodes]
-    edges = [checked_edges("BatchedSpanningTree", each, n) for each, n in zip(edge_index, nodes, strict=True)]
-    empty = torch.zeros(2, 0, dtype=torch.long, device=edges[0].device if edges else None)
-    counts = torch.tensor([each.shape[1] for each in edges], dtype=torch.long, device=empty.device)
-    graph = torch.arange(len(edges), device=empty.device).repeat_interleave(counts)
-    return Graphs(torch.cat([empty, *edges], -1), graph, torch.tensor(nodes, dtype=torch.long, device=empty.device))
+    of_nodes = [checks.integer("BatchedSpanningTree", "num_nodes", n) for n in num_nodes]
+    lists = [edge_list("BatchedSpanningTree", each, n) for each, n in zip(edge_index, of_nodes, strict=True)]
+    of_edges = [each.shape[1] for each in lists]
+    empty = torch.zeros(2, 0, dtype=torch.long, device=lists[0].device if lists else None)
+    edges = torch.cat([empty, *lists], -1)
+    nodes, counts = torch.tensor([of_nodes, of_edges], dtype=torch.long, device=empty.device).reshape(2, len(lists))
+    graph = torch.arange(len(lists), device=empty.device).repeat_interleave(counts, output_size=edges.shape[1])
+    limit = nodes[graph]
+    if may_sync and (bad := ((edges < 0) | (edges >= limit)).any(0).nonzero()).numel() > 0:  # all at once
+        where = int(graph[bad[0]])
+        raise no_such_node("BatchedSpanningTree", int(bad[0]) - sum(of_edges[:where]), lists[where], of_nodes[where])
+    edges = edges.clamp(min=0).minimum(limit - 1)
+    return Graphs(edges, graph, nodes, counts, max(of_nodes, default=0), max(of_edges, default=0))
 
 
-def _joined(name: str, x: Any, counts: Tensor) -> Any:
+def _joined(name: str, x: Any, counts: Tensor | list[int]) -> Any:
     """One tensor over the edges of all graphs, where a list has one for each, of as many edges as it has."""
     if not isinstance(x, (list, tuple)):
         return x
     if len(x) != len(counts):
         raise ValueError(f"BatchedSpanningTree: {len(x)} {name} in a list do not fit {len(counts)} graphs")
-    for graph, (each, count) in enumerate(zip(x, counts.tolist(), strict=True)):
+    for graph, (each, count) in enumerate(zip(x, torch.as_tensor(counts).tolist(), strict=True)):
         if each.shape[-1:] != (count,):
             raise ValueError(
                 f"BatchedSpanningTree: {name} of shape {tuple(each.shape)} do not fit graph {graph} of {count} edges"

@@ -113,7 +113,7 @@ class SparseSpanningTree(SpanningTree):
         return u, v
 
     def mismatch(self, other):
-        if isinstance(other, SparseSpanningTree) and (
+        if type(other) is SparseSpanningTree and (
             self._nodes != other._nodes or not torch.equal(self._edges, other._edges.to(self._edges.device))
         ):
             return f"{self} and {other} are not over the same graph"
@@ -171,23 +171,31 @@ class SparseForestSupport(Support):
 
 
 def checked_edges(name: str, edge_index: Tensor, nodes: int, may_sync: bool = True) -> Tensor:
+    """(2, E) long. Without reading them, what is outside is clamped: kernels trust them."""
+    edge_index = edge_list(name, edge_index, nodes)
+    if not may_sync or is_traced([edge_index]):
+        return edge_index.clamp(0, max(nodes - 1, 0))
+    bad = ((edge_index < 0) | (edge_index >= nodes)).any(0).nonzero()
+    if len(bad) > 0:
+        raise no_such_node(name, int(bad[0]), edge_index, nodes)
+    return edge_index
+
+
+def edge_list(name: str, edge_index: Tensor, nodes: int) -> Tensor:
+    """(2, E) long, of which the kernels get a copy in int32."""
     if not torch.is_tensor(edge_index):
         raise TypeError(f"{name}: edge_index must be a tensor, got {type(edge_index).__name__}")
     integers = not edge_index.is_floating_point() and edge_index.dtype != torch.bool
     if edge_index.dim() != 2 or edge_index.shape[0] != 2 or not integers:
         kind = f"{edge_index.dtype} {tuple(edge_index.shape)}"
         raise ValueError(f"{name}: edge_index must be integers (2, E), got {kind}")
-    edge_index = edge_index.long()  # of which the kernels get a copy in int32
     if nodes < 1 and edge_index.shape[1] > 0:
         raise ValueError(f"{name}: {edge_index.shape[1]} edges of a graph with {nodes} nodes")
-    if not may_sync or is_traced([edge_index]):
-        return edge_index.clamp(0, max(nodes - 1, 0))  # kernels trust them, and values cannot be read now
-    bad = ((edge_index < 0) | (edge_index >= nodes)).any(0).nonzero()
-    if len(bad) > 0:
-        edge = int(bad[0])
-        ends = edge_index[:, edge].tolist()
-        raise ValueError(f"{name}: edge {edge} = {ends} names a node outside 0..{nodes - 1}")
-    return edge_index
+    return edge_index.long()
+
+
+def no_such_node(name: str, edge: int, edges: Tensor, nodes: int) -> ValueError:
+    return ValueError(f"{name}: edge {edge} = {edges[:, edge].tolist()} names a node outside 0..{nodes - 1}")
 
 
 def _acyclic(edges: list[list[int]]) -> bool:

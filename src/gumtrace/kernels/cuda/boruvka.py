@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.geometry import BatchedSpanningTreeGeometry, SparseSpanningTreeGeometry
 
 BLOCK = 1024
@@ -41,6 +42,7 @@ def _lower(best, component, place, mask):
     tl.atomic_min(best + component, place, mask=mask, sem="relaxed")
 
 
+@quick
 @triton.jit(do_not_specialize=["stage", "count"])
 def _offer(low, high, label, best, live, stage, count, BLOCK: tl.constexpr):
     """Edges between two components offer themselves to both."""
@@ -51,6 +53,7 @@ def _offer(low, high, label, best, live, stage, count, BLOCK: tl.constexpr):
     _lower(best, b, place, some & (a != b))
 
 
+@quick
 @triton.jit(do_not_specialize=["stage", "nodes"])
 def _join(low, high, label, best, parent, link, time, live, stage, nodes, BLOCK: tl.constexpr):
     """Components join the one at the other end of their edge. Of two that have the same edge, the lower is the root."""
@@ -69,6 +72,7 @@ def _join(low, high, label, best, parent, link, time, live, stage, nodes, BLOCK:
     tl.store(live + stage + 1, 1, mask=tl.max(joins.to(tl.int32), 0) > 0)
 
 
+@quick
 @triton.jit(do_not_specialize=["stage", "nodes"])
 def _jump(parent, live, stage, nodes, HOPS: tl.constexpr, BLOCK: tl.constexpr):
     """Others may have jumped already: then ways are shorter still."""
@@ -79,6 +83,7 @@ def _jump(parent, live, stage, nodes, HOPS: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(parent + c, at, mask=some)
 
 
+@quick
 @triton.jit(do_not_specialize=["stage", "nodes"])
 def _settle(label, best, parent, link, live, stage, nodes, BLOCK: tl.constexpr):
     """New labels and links, and no offers yet."""
@@ -117,6 +122,7 @@ def _jumps(components):
     return (way.bit_length() + 3) // 4
 
 
+@quick
 @triton.jit(do_not_specialize=["width", "keys", "nodes", "slots", "blocks"])
 def _climb(ends, width, start, link, time, steps, out, keys, nodes, slots, blocks, BLOCK: tl.constexpr):
     item = tl.program_id(0) // blocks
@@ -153,7 +159,7 @@ class Ends(NamedTuple):
     """The edges of all graphs in one list, and where in it those of each item are."""
 
     flat: Tensor  # int32
-    width: int  # from one end of an edge to the other
+    width: int  # the offset of an edge's second end from its first
     start: Tensor | None  # (items,) long; None where all items have one graph
 
 

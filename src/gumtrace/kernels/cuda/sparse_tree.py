@@ -23,6 +23,7 @@ from gumtrace.kernels.cuda.formula import (
     store_idle,
     winner_code,
 )
+from gumtrace.kernels.cuda.launch import quick
 from gumtrace.kernels.cuda.order import code
 from gumtrace.kernels.cuda.sampling import perturb, racing
 from gumtrace.kernels.cuda.scaled_float import NOTHING, add, at, total
@@ -60,6 +61,7 @@ def _sum_block(v, e, sums_v, sums_e, out_v, out_e, row, i, size, blocks, LAST: t
     return v, e
 
 
+@quick
 @triton.jit(do_not_specialize=["blocks"])
 def _scan_blocks(sums_v, sums_e, blocks, BLOCK: tl.constexpr):
     """Sums up to each block of an item, in place."""
@@ -77,6 +79,7 @@ def _scan_blocks(sums_v, sums_e, blocks, BLOCK: tl.constexpr):
         v_all, e_all = at(v, e, lane == BLOCK - 1)
 
 
+@quick
 @triton.jit(do_not_specialize=["rows", "first", "keys", "blocks"])
 def _sum_keys(
     order,
@@ -100,6 +103,7 @@ def _sum_keys(
     _sum_block(v, e, sums_v, sums_e, out_v, out_e, row, i, keys, blocks, LAST)
 
 
+@quick
 @triton.jit(do_not_specialize=["rows", "stream", "first", "keys", "slots", "blocks"])
 def _finish(
     number,
@@ -134,6 +138,7 @@ def _finish(
         tl.store(logs + tl.program_id(0), log_prob)
 
 
+@quick
 @triton.jit(do_not_specialize=["rows", "first", "keys", "slots", "blocks"])
 def _sum_decisions(
     winners,
@@ -166,6 +171,7 @@ def _sum_decisions(
         tl.store(codes + row * slots + b, held, mask=b < slots)
 
 
+@quick
 @triton.jit(do_not_specialize=["rows", "stream", "first", "keys", "slots", "blocks"])
 def _hand_to_keys(
     removal,
