@@ -22,6 +22,7 @@ SMALL = (
     Case("Arborescence", {"n": 6}, batch=4, quick=True),
     Case("Matching", {"n": 5}, batch=4),
     Case("SpanningTree.from_edges", {"nodes": 6, "edges": 9}, batch=1),
+    Case("BatchedSpanningTree", {"nodes": 6, "edges": 9}, batch=3),
 )
 WITH = {"Subset": ["t_step", "torch"], "Permutation": ["t_step", "torch"], "Arborescence": ["t_step", "sst_step"]}
 

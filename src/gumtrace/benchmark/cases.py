@@ -97,17 +97,39 @@ def _sparse(size: Size, device: torch.device) -> tuple[tuple[int, ...], Make]:
     return (size["edges"],), lambda logits: gt.SpanningTree.from_edges(logits, edges, nodes)
 
 
+def _graphs(size: Size, device: torch.device) -> tuple[tuple[int, ...], Make]:
+    """Each item has a graph of its own. They are made once: later distributions take other log-rates for them."""
+    made: dict[int, gt.BatchedSpanningTree] = {}
+
+    def make(logits: Tensor) -> Structure:
+        items, nodes, edges = logits.numel() // size["edges"], size["nodes"], size["edges"]
+        if items not in made:
+            first = nodes * torch.arange(items)
+            ends = connected_graphs(items, nodes, edges) + first[:, None, None]
+            ends, graph = ends.movedim(0, 1).flatten(1).to(device), first.repeat_interleave(nodes).to(device) // nodes
+            zeros = torch.zeros(items * edges, device=device)
+            made[items] = gt.BatchedSpanningTree(zeros, ends, items * nodes, batch=graph)
+        return made[items].with_log_rates(made[items].padded(logits.flatten()))
+
+    return (size["edges"],), make
+
+
 def connected_graph(nodes: int, edges: int, generator: torch.Generator | None = None) -> Tensor:
     """(2, edges): every node but the first joined to a random earlier one, then random pairs."""
+    return connected_graphs(1, nodes, edges, generator)[0]
+
+
+def connected_graphs(count: int, nodes: int, edges: int, generator: torch.Generator | None = None) -> Tensor:
+    """(count, 2, edges), different ones."""
     generator = generator or torch.Generator().manual_seed(0)
     extra = edges - (nodes - 1)
     if nodes < 2 or extra < 0:
         raise ValueError(f"a connected graph of {nodes} nodes cannot have {edges} edges here")
-    child = torch.arange(1, nodes)
-    above = (torch.rand(nodes - 1, generator=generator, dtype=torch.float64) * child).long()
-    u = torch.randint(nodes, (extra,), generator=generator)
-    v = (u + torch.randint(1, nodes, (extra,), generator=generator)) % nodes  # never u: no loops
-    return torch.stack([torch.cat([above, u]), torch.cat([child, v])])
+    child = torch.arange(1, nodes).expand(count, nodes - 1)
+    above = (torch.rand(child.shape, generator=generator, dtype=torch.float64) * child).long()
+    u = torch.randint(nodes, (count, extra), generator=generator)
+    v = (u + torch.randint(1, nodes, (count, extra), generator=generator)) % nodes  # never u: no loops
+    return torch.stack([torch.cat([above, u], 1), torch.cat([child, v], 1)], 1)
 
 
 STRUCTURES: dict[str, Recipe] = {
@@ -121,6 +143,7 @@ STRUCTURES: dict[str, Recipe] = {
         {"d": 5, "k": 2},
     ),
     "SpanningTree.from_edges": Recipe(_sparse, {"nodes": 4, "edges": 5}),
+    "BatchedSpanningTree": Recipe(_graphs, {"nodes": 4, "edges": 5}),
 }
 
 CASES: tuple[Case, ...] = (

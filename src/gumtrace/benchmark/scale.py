@@ -57,6 +57,8 @@ SCALE: tuple[Case, ...] = (
     _case("SpanningTree.from_edges", nodes=10**4, edges=10**5, batch=1),
     _case("SpanningTree.from_edges", nodes=10**5, edges=10**6, batch=1),
     _case("SpanningTree.from_edges", nodes=10**6, edges=10**7, batch=1),
+    _case("BatchedSpanningTree", nodes=30, edges=60, batch=256),
+    _case("BatchedSpanningTree", nodes=100, edges=300, batch=4096),
 )
 
 
