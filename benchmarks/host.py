@@ -4,7 +4,7 @@ Small batches of the paper's sizes: `plain`, a sum in torch and its backward; `s
 log-probability and backward; `call`, TraceREINFORCE with four samples and an objective of two operations; `update`,
 this call and backward. Each with backward in torch's own thread for the device, as it is by default, and in the thread
 that calls it. Microseconds: medians and minima of the wall-clock, and the median of what the processor worked for it,
-in all threads, before it waits for the device at the end. Checks are off, and no graph is recorded.
+in all threads, before it synchronises at the end. Checks are off, and no graph is recorded.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def measure(device: str) -> list[dict]:
 
 
 def clocked(call: Callable[[], object], device: str) -> tuple[float, float]:
-    """Microseconds a call, of the wall-clock and of the processor. Waiting for the device at the end is not work."""
+    """Microseconds a call, of the wall-clock and of the processor. Synchronising at the end is no work of the host."""
     synchronise = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
     synchronise()
     start, worked = time.perf_counter(), time.process_time()

@@ -90,9 +90,7 @@ def test_rows_longer_than_a_block(geometry, dtype, monkeypatch):
 
 
 SEVERAL = {"subset": subset(70, 8), "subset-many": subset(100, 20), "permutation": permutation(45)}
-if (
-    not FULL
-):  # each takes a GPU's compiler 15 s, with block sizes that no user meets: long rows are in test_gpu_sizes.py
+if not FULL:  # a GPU has them in test_gpu_sizes.py: with these blocks, which no user meets, each takes 15 s to compile
     SEVERAL |= {"subset-none": subset(45, 0), "subset-one": subset(45, 1)}
 
 

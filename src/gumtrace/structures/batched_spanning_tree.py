@@ -248,10 +248,11 @@ def _join(edge_index: Sequence[Tensor], num_nodes: Any, batch: Any, may_sync: bo
     nodes, counts = torch.tensor([of_nodes, of_edges], dtype=torch.long, device=empty.device).reshape(2, len(lists))
     graph = torch.arange(len(lists), device=empty.device).repeat_interleave(counts, output_size=edges.shape[1])
     limit = nodes[graph]
-    if may_sync and (bad := ((edges < 0) | (edges >= limit)).any(0).nonzero()).numel() > 0:  # all at once
+    if not may_sync:
+        edges = edges.clamp(min=0).minimum(limit - 1)  # kernels trust them
+    elif (bad := ((edges < 0) | (edges >= limit)).any(0).nonzero()).numel() > 0:
         where = int(graph[bad[0]])
         raise no_such_node("BatchedSpanningTree", int(bad[0]) - sum(of_edges[:where]), lists[where], of_nodes[where])
-    edges = edges.clamp(min=0).minimum(limit - 1)
     return Graphs(edges, graph, nodes, counts, max(of_nodes, default=0), max(of_edges, default=0))
 
 
