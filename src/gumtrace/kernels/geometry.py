@@ -128,7 +128,10 @@ class CustomGeometry(NamedTuple):
 
 
 class BatchedSpanningTreeGeometry(NamedTuple):
-    """Graphs of at most so many edges. An item's size is the number of its graph, which its trace has as the link."""
+    """Graphs of at most so many edges. An item's size is the number of its graph, which its trace has as the link.
+
+    A row of edges: those of the graph, loops up to the number of the largest graph, and last how many nodes it has.
+    """
 
     keys: int
     decisions: int
@@ -136,9 +139,7 @@ class BatchedSpanningTreeGeometry(NamedTuple):
     link_slots: int
     nodes: int  # the most of them
     components: int
-    edges: (
-        Any  # (graphs, 2, E + 1) int32, on the device of the logits: edges, loops; in the last column, how many nodes
-    )
+    edges: Any  # (graphs, 2, E + 1) int32, on the device of the logits
     code = 8
     module = "graph_batch"
     default_size = 0
