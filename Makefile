@@ -16,7 +16,7 @@ demo: $(VENV)/.run ## draw every structure, compare the estimators; pictures go 
 	@$(BIN)/gumtrace toy spanning-tree --out demo
 
 # One thread for each process: more would only wait for each other. Tests of threads ask for them.
-test test-fast test-gpu dist: export OMP_NUM_THREADS = 1
+test test-fast dist: export OMP_NUM_THREADS = 1
 test: $(VENV)/.dev ## lint, format check, type check, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -38,6 +38,8 @@ test-versions: ## the fast tests with the oldest and the newest versions of what
 # follow one another share kernels, and neighbours would compile the same ones at the same time. In this order the longest
 # tests, of large items, begin early. Files without such tests are not collected.
 GPU_WORKERS ?= 6
+# Threads for what they compare with, which the CPU computes: as many as there are cores for.
+test-gpu: export OMP_NUM_THREADS = $(shell cores=$$(( $$(nproc) / $(GPU_WORKERS) )); echo $$(( cores > 0 ? cores : 1 )))
 test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU, by GPU_WORKERS=6 processes: needs a CUDA build of torch in .venv
 # The CPU's kernels, which the tests compare with, are compiled side by side with the first tests, on other cores.
 	$(BIN)/gumtrace warm-up & ahead=$$!; trap "kill $$ahead 2> /dev/null" EXIT INT TERM; \

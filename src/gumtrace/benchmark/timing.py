@@ -97,13 +97,15 @@ def steps(instance: Instance) -> Calls:
     """
     make, logits = instance.make, instance.logits
     leaf = logits.clone().requires_grad_()
-    d, learned = make(logits), make(leaf)
+    # One that is kept has a leaf of its own: its graph is of this stream, and a step is recorded on another one.
+    kept = logits.clone().requires_grad_()
+    d, learned = make(logits), make(kept)
     noise, trace, copied = d.perturb(), d.sample_trace(), torch.empty_like(logits)
     slope = torch.randn_like(logits)[None]  # (1, *logits)
 
     def log_prob_backward() -> None:
         learned.trace_log_prob(trace).sum().backward()
-        leaf.grad = None
+        kept.grad = None
 
     def t_step() -> None:
         d = make(leaf)
