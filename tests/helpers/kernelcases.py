@@ -4,6 +4,7 @@ memory that tells who did not write it. On a GPU, or without one in Triton's int
 import pytest
 import quick_interpreter
 import torch
+import torch._dynamo  # it lists torch's functions when it is imported: not while `poisoned` has replaced some of them
 import torch.nn.functional as F
 from common import seeded
 
