@@ -47,10 +47,12 @@ test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU, by GPU_WORKERS=6 p
 		$$(grep -rlE "mark\.(device|gpu)|every_device" --include="test_*.py" tests experiments/tests | sort -r) && wait $$ahead
 
 # A whole run of each tool: racecheck looks at shared memory, synccheck at barriers. Racecheck reports torch's own
-# reductions of booleans, which are not ours to mend.
+# reductions of booleans, which are not ours to mend. The kernels are compiled before, without a tool, which slows down
+# all that it watches.
 sanitize: $(VENV)/.dev ## every kernel once under compute-sanitizer: needs an NVIDIA GPU and CUDA's tools
+	$(BIN)/python tests/helpers/every_kernel.py --device cuda
 	set -e; for tool in memcheck "racecheck --kernel-name-exclude kns=reduce_kernel" synccheck; do \
-		compute-sanitizer --tool $$tool --error-exitcode 1 $(BIN)/python tests/helpers/every_kernel.py --device cuda; done
+		compute-sanitizer --tool $$tool --target-processes application-only --error-exitcode 1 $(BIN)/python tests/helpers/every_kernel.py --device cuda; done
 
 ENVIRONMENTS ?= oldest newest
 DISTRIBUTIONS ?= gumtrace gumtrace-experiments

@@ -17,6 +17,7 @@ from gumtrace.kernels.cpu import folders
 def test_every_structure_can_be_named():
     made = {type(warm_up.make(name, torch.float32)).__name__ for name in warm_up.NAMES}
     assert made == {name for name in structures.__all__ if not getattr(structures, name).is_sharded}  # needs ranks
+    assert len(set(warm_up.NAMES)) == len(warm_up.NAMES)
 
 
 def python(*words, **environment):
