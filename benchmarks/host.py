@@ -93,11 +93,12 @@ def summary(times: list[tuple[float, float]]) -> dict[str, float]:
     return {"median_us": statistics.median(wall), "min_us": min(wall), "cpu_us": statistics.median(cpu)}
 
 
-def table(results: dict) -> str:
-    """One row for each structure, milliseconds."""
-    machine = results["machine"]
-    ms = {(r["structure"], r["thread"], r["call"]): r["median_us"] / 1e3 for r in results["records"]}
-    heads = {"plain": "torch alone", "step": "step", "call": "estimator", "update": "estimator and backward"}
+HEADS = {"plain": "torch alone", "step": "step", "call": "estimator", "update": "estimator and backward"}
+
+
+def table(results: dict, again: dict) -> str:
+    """One row for each structure, milliseconds; below it what another machine of the kind took."""
+    machine, ms = results["machine"], _milliseconds(results)
     lines = [
         f"Milliseconds of an eager call for a batch of {BATCH} small items, by default, and behind the arrow with "
         f"backward in the thread that calls it; medians of `benchmarks/host.py` on {machine['device']}, torch "
@@ -105,13 +106,24 @@ def table(results: dict) -> str:
         "distribution, trace, log-probability, backward. Estimator: TraceREINFORCE of "
         f"{SAMPLES} samples with its objective.",
         "",
-        "| | " + " | ".join(heads.values()) + " |",
-        "|---|" + "---:|" * len(heads),
+        "| | " + " | ".join(HEADS.values()) + " |",
+        "|---|" + "---:|" * len(HEADS),
     ]
     for structure in STRUCTURES:
-        cells = (" → ".join(f"{ms[structure, thread, call]:.2f}" for thread in THREADS) for call in heads)
+        cells = (" → ".join(f"{ms[structure, thread, call]:.2f}" for thread in THREADS) for call in HEADS)
         lines.append(f"| {structure} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    ranges = (f"{head} {' → '.join(_range(again, thread, call) for thread in THREADS)}" for call, head in HEADS.items())
+    where = f"On another machine with the same GPU, {again['machine']['date']}, whose processor was slower at that time"
+    return "\n".join([*lines, "", f"{where}, the same calls took: {', '.join(ranges)}."]) + "\n"
+
+
+def _milliseconds(results: dict) -> dict[tuple[str, str, str], float]:
+    return {(r["structure"], r["thread"], r["call"]): r["median_us"] / 1e3 for r in results["records"]}
+
+
+def _range(results: dict, thread: str, call: str) -> str:
+    ms = [value for (_, *rest), value in _milliseconds(results).items() if rest == [thread, call]]
+    return f"{min(ms):.2f} to {max(ms):.2f}"
 
 
 def main(argv: list[str] | None = None) -> None:
