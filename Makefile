@@ -40,6 +40,8 @@ test-versions: ## the fast tests with the oldest and the newest versions of what
 GPU_WORKERS ?= 6
 # Threads for what they compare with, which the CPU computes: as many as there are cores for.
 test-gpu: export OMP_NUM_THREADS = $(shell cores=$$(( $$(nproc) / $(GPU_WORKERS) )); echo $$(( cores > 0 ? cores : 1 )))
+# One cache for all workers: torch.compile gives its process another one, where none is named.
+test-gpu: export TRITON_CACHE_DIR ?= $(HOME)/.triton/cache
 test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU, by GPU_WORKERS=6 processes: needs a CUDA build of torch in .venv
 # The CPU's kernels, which the tests compare with, are compiled side by side with the first tests, on other cores.
 	$(BIN)/gumtrace warm-up & ahead=$$!; trap "kill $$ahead 2> /dev/null" EXIT INT TERM; \
