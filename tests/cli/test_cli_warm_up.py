@@ -109,6 +109,13 @@ def test_interrupting_it_ends_all_processes(children, monkeypatch, capfd):
     assert [process.wait(10) != 0 for process in started] == [True, True]
 
 
+def test_what_is_named_twice_is_compiled_once(children):
+    started = children({"Subset": "", "Matching": ""})
+    named = ["Subset", "Matching", "Subset"]
+    assert main(["warm-up", *named, "--dtype", "float32", "float32", "--jobs", "2"]) == 0
+    assert len(started) == 2
+
+
 def test_no_more_processes_than_asked_for(children, monkeypatch):
     started, alive, wait = children(dict.fromkeys(NAMES, "import time; time.sleep(1)")), [], warm_up._wait
 

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"gumtrace: no folder can be written; set {VARIABLE} to one that can", file=sys.stderr)
         return 1
     start = time.monotonic()
-    pairs = [(name, dtype) for name in args.structures or NAMES for dtype in args.dtype]
+    pairs = list(dict.fromkeys((name, dtype) for name in args.structures or NAMES for dtype in args.dtype))
     jobs = min(args.jobs, len(pairs))
     if jobs == 1:
         _compile_here(pairs)
