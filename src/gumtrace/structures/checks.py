@@ -135,6 +135,6 @@ def broadcasts(shape: torch.Size, to: torch.Size) -> bool:
 def agree(a: Tensor, b: Tensor) -> bool:
     """Equal once broadcast, as one distribution may stand for a whole batch."""
     try:
-        return bool((a == b).all())
+        return bool((a == b.to(a.device)).all())
     except RuntimeError:
         return False
