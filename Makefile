@@ -38,10 +38,10 @@ test-versions: ## the fast tests with the oldest and the newest versions of what
 # follow one another share kernels, and neighbours would compile the same ones at the same time. In this order the longest
 # tests, of large items, begin early. Files without such tests are not collected.
 GPU_WORKERS ?= 6
-# Threads for what they compare with, which the CPU computes: as many as there are cores for.
-test-gpu: export OMP_NUM_THREADS = $(shell cores=$$(( $$(nproc) / $(GPU_WORKERS) )); echo $$(( cores > 0 ? cores : 1 )))
-# One cache for all workers: torch.compile gives its process another one, where none is named.
-test-gpu: export TRITON_CACHE_DIR ?= $(HOME)/.triton/cache
+# The tests compare with results of the CPU: each worker computes them on its share of the cores.
+test-gpu: export OMP_NUM_THREADS = $(or $(shell { cores=$$(( $$(nproc --all) / $(GPU_WORKERS) )); echo $$(( cores > 0 ? cores : 1 )); } 2> /dev/null),1)
+# One Triton cache for all workers: unless it is named, torch.compile moves its process to a folder of torch's own.
+test-gpu: export TRITON_CACHE_DIR ?= $(or $(TRITON_HOME),$(HOME))/.triton/cache
 test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU, by GPU_WORKERS=6 processes: needs a CUDA build of torch in .venv
 # The CPU's kernels, which the tests compare with, are compiled side by side with the first tests, on other cores.
 	$(BIN)/gumtrace warm-up & ahead=$$!; trap "kill $$ahead 2> /dev/null" EXIT INT TERM; \
@@ -50,10 +50,11 @@ test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU, by GPU_WORKERS=6 p
 
 # A whole run of each tool: racecheck looks at shared memory, synccheck at barriers. Racecheck reports torch's own
 # reductions of booleans, which are not ours to mend. The kernels are compiled before, without a tool, which slows down
-# all that it watches.
+# all that it watches; the compilers that a process may start have no kernels. Torch takes memory in large blocks, and
+# an access behind a tensor would be inside one: not so without its cache.
 sanitize: $(VENV)/.dev ## every kernel once under compute-sanitizer: needs an NVIDIA GPU and CUDA's tools
 	$(BIN)/python tests/helpers/every_kernel.py --device cuda
-	set -e; for tool in memcheck "racecheck --kernel-name-exclude kns=reduce_kernel" synccheck; do \
+	set -e; export PYTORCH_NO_CUDA_MEMORY_CACHING=1; for tool in memcheck "racecheck --kernel-name-exclude kns=reduce_kernel" synccheck; do \
 		compute-sanitizer --tool $$tool --target-processes application-only --error-exitcode 1 $(BIN)/python tests/helpers/every_kernel.py --device cuda; done
 
 ENVIRONMENTS ?= oldest newest
