@@ -113,8 +113,12 @@ def table(results: dict, again: dict) -> str:
         cells = (" → ".join(f"{ms[structure, thread, call]:.2f}" for thread in THREADS) for call in HEADS)
         lines.append(f"| {structure} | " + " | ".join(cells) + " |")
     ranges = (f"{head} {' → '.join(_range(again, thread, call) for thread in THREADS)}" for call, head in HEADS.items())
-    where = f"On another machine with the same GPU, {again['machine']['date']}, whose processor was slower at that time"
-    return "\n".join([*lines, "", f"{where}, the same calls took: {', '.join(ranges)}."]) + "\n"
+    lines += [
+        "",
+        f"Recorded again on another machine with the same GPU ({again['machine']['date']}), in milliseconds, ",
+    ]
+    lines[-1] += f"from the fastest structure to the slowest: {', '.join(ranges)}."
+    return "\n".join(lines) + "\n"
 
 
 def _milliseconds(results: dict) -> dict[tuple[str, str, str], float]:

@@ -36,7 +36,7 @@ TINY = {
 }
 RECORDED = [name for name, cls in ESTIMATORS.items() if not cls.on_host]  # all of them take subsets
 # All of them in one task, and one of every family in the others.
-FAMILIES = ("TraceREINFORCE", "RELAX", "StochasticSoftmax")
+FAMILIES = ("TraceREINFORCE", "SurrogateREINFORCE", "RELAX", "StochasticSoftmax", "MarginalStraightThrough")
 estimators_and_tasks = pytest.mark.parametrize(
     ("name", "estimator"),
     [
@@ -61,7 +61,8 @@ def test_a_graph_changes_nothing(name, estimator, tmp_path):
 
 @estimators_and_tasks
 def test_an_update_does_not_wait(name, estimator, tmp_path):
-    """Without a graph: to record one fails where something synchronises."""
+    """An update that synchronises cannot be recorded as a CUDA graph, and `test_a_graph_changes_nothing` records each
+    of these."""
     kind = find(name)
     config = kind.config_type(**TINY[name], estimator=estimator)
     made = Run(kind.build(config, kind.load(config, tmp_path, DEVICE), DEVICE), None, Workers(DEVICE))

@@ -97,7 +97,8 @@ def steps(instance: Instance) -> Calls:
     """
     make, logits = instance.make, instance.logits
     leaf = logits.clone().requires_grad_()
-    # One that is kept has a leaf of its own: its graph is of this stream, and a step is recorded on another one.
+    # The distribution that is kept has a leaf of its own: its autograd graph belongs to the current stream, while
+    # `graph_ms` records `t_step` on another, and torch warns if both reach one leaf.
     kept = logits.clone().requires_grad_()
     d, learned = make(logits), make(kept)
     noise, trace, copied = d.perturb(), d.sample_trace(), torch.empty_like(logits)

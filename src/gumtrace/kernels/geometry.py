@@ -130,7 +130,8 @@ class CustomGeometry(NamedTuple):
 class BatchedSpanningTreeGeometry(NamedTuple):
     """Graphs of at most so many edges. An item's size is the number of its graph, which its trace has as the link.
 
-    A row of edges: those of the graph, loops up to the number of the largest graph, and last how many nodes it has.
+    A row of edges: those of the graph, then loops as padding up to as many as the largest graph has; the last column is
+    how many nodes it has.
     """
 
     keys: int
