@@ -4,7 +4,6 @@ memory that tells who did not write it. On a GPU, or without one in Triton's int
 import pytest
 import quick_interpreter
 import torch
-import torch._dynamo  # it lists torch's functions when it is imported: not while `poisoned` has replaced some of them
 import torch.nn.functional as F
 from common import seeded
 
@@ -31,6 +30,8 @@ from gumtrace.kernels.geometry import (
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     quick_interpreter.apply()
+else:  # it lists torch's functions when it is imported: not while `poisoned` has replaced some of them
+    import torch._dynamo
 TREES = (SpanningTreeGeometry, ArborescenceGeometry)
 GUARD = 64  # elements on either side of what torch.empty gives
 
