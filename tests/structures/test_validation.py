@@ -6,10 +6,12 @@ import subprocess
 import sys
 
 import hostile
+import numpy as np
 import pytest
 import reference_algorithms as reference
 import torch
 from cases import CASES, EDGES, every, generator
+from contract import assert_same, everything
 from refusals import BATCH, CONSTRUCTORS, HERE, INF, ITEM, NAN, one_bad, refuses, sparse
 
 import gumtrace as gt
@@ -215,6 +217,27 @@ def endings():
 
 
 @pytest.mark.parametrize("what", hostile.HOSTILE)
+@pytest.mark.parametrize("owned", [lambda x: torch.tensor(x), lambda x: torch.tensor(x).int(), np.array])
+@pytest.mark.parametrize("argument", [name for name in hostile.ARGUMENTS if name != "sparse tree: edges"])
+def test_what_is_written_into_an_argument_later_changes_nothing(argument, owned):
+    changes_nothing(*hostile.ARGUMENTS[argument], owned)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_what_is_written_into_edges_later_changes_nothing(dtype):
+    changes_nothing(*hostile.ARGUMENTS["sparse tree: edges"], lambda x: torch.tensor(x, dtype=dtype))
+
+
+def changes_nothing(make, numbers, owned):
+    given = owned(numbers)
+    d, untouched = make(given), make(torch.tensor(numbers))
+    given[...] = 0
+    assert_same(everything(d), everything(untouched))
+    assert torch.equal(d.racing, untouched.racing)
+    assert d.support.check(d.sample((20,))).all()
+    assert_same(d.noise_log_prob(d.log_rates), untouched.noise_log_prob(d.log_rates))
+
+
 @pytest.mark.slow
 def test_nothing_crashes(what, endings):
     assert not endings[what].startswith("crashed")

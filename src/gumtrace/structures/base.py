@@ -51,7 +51,7 @@ class Structure(WithoutReplacement):
         self._x = x  # (*B, *keys): the logits of keys that race, -inf for the others
         super().__init__(batch_shape, self._value_shape(key_shape), validate_args=validate_args)
         self._layout, sizes = self._trace_layout(key_shape)
-        self._sizes = None if sizes is None else sizes.to(torch.int32)  # a copy: kernels trust it, users own theirs
+        self._sizes = None if sizes is None else sizes.to(torch.int32)
         self._owner = _Owner()
         if self._validate_args:
             self._check_feasible()

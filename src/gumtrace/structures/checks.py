@@ -41,7 +41,8 @@ def lengths(
         raise TypeError(f"{name}: lengths must be integers, got {given.dtype}")
     if not broadcasts(given.shape, batch_shape):
         raise ValueError(f"{name}: lengths {tuple(given.shape)} do not fit batch shape {tuple(batch_shape)}")
-    given = given.long().expand(batch_shape)  # an unsigned length less one would wrap around
+    # long, as an unsigned length less one would wrap around; a copy, as users may write into theirs
+    given = given.to(torch.long, copy=True).expand(batch_shape)
     if not may_sync:
         return given.clamp(0, max_length)  # kernels trust them
     bad = ((given < 0) | (given > max_length)).flatten().nonzero()

@@ -57,7 +57,7 @@ class SparseSpanningTree(SpanningTree):
         if validate_args is not None:
             self._validate_args = validate_args
         edges = checked_edges("SparseSpanningTree", edge_index, self._nodes, self._may_sync)
-        self._edges = edges.to(logits.device)
+        self._edges = edges.to(logits.device, torch.int32, copy=True)  # users may write into theirs
         if logits.shape[-1] != edge_index.shape[1]:
             raise ValueError(f"SparseSpanningTree: logits {tuple(logits.shape)} do not fit {edge_index.shape[1]} edges")
         Structure.__init__(self, logits, 1, mask, lengths, validate_args)
@@ -83,9 +83,7 @@ class SparseSpanningTree(SpanningTree):
         return ends[:, winners].movedim(0, -2)
 
     def _trace_layout(self, key_shape):
-        sizes = geometry.sparse_tree(
-            self._nodes, self.components, self._edges.to(self.logits.device, torch.int32).contiguous()
-        )
+        sizes = geometry.sparse_tree(self._nodes, self.components, self._edges.contiguous())
         return Layout(type(self), sizes, key_shape, self.logits.dtype, indicator), self._lengths
 
     @property
@@ -182,7 +180,7 @@ def checked_edges(name: str, edge_index: Tensor, nodes: int, may_sync: bool = Tr
 
 
 def edge_list(name: str, edge_index: Tensor, nodes: int) -> Tensor:
-    """(2, E) long, of which the kernels get a copy in int32."""
+    """(2, E) long, of which distributions keep a copy in int32."""
     if not torch.is_tensor(edge_index):
         raise TypeError(f"{name}: edge_index must be a tensor, got {type(edge_index).__name__}")
     integers = not edge_index.is_floating_point() and edge_index.dtype != torch.bool

@@ -64,7 +64,7 @@ class Subset(Structure):
         if self.k.is_floating_point() or self.k.dtype == torch.bool:
             given = f"{k.dtype} (k.long() makes it one)" if torch.is_tensor(k) else repr(k)
             raise TypeError(f"Subset: k must be an int or an integer tensor, got {given}")
-        self.k = self.k.long()
+        self.k = self.k.to(torch.long, copy=not isinstance(k, int))  # users may write into theirs
         self._number = int(k) if isinstance(k, int) else None  # known without reading a tensor
         self._most = None if most is None else checks.integer("Subset", "most", most)
         super().__init__(logits, 1, mask, lengths, validate_args)
