@@ -44,6 +44,16 @@ def test_traces_of_others(what, method):
     refuses(lambda: getattr(ours, method)(theirs.sample_trace()), type(ours).__name__, "trace")
 
 
+@pytest.mark.parametrize("validate_args", [True, False])
+@pytest.mark.parametrize("method", ["trace_log_prob", "conditional", "decision_log_totals", "decision_log_prob"])
+@pytest.mark.parametrize("name", CONSTRUCTORS)
+def test_a_trace_on_another_device(name, method, validate_args):
+    """A launched kernel is told addresses only: it would read from another device's."""
+    dims, make = CONSTRUCTORS[name]
+    d = make(torch.zeros(2, *[3] * dims), validate_args=validate_args)
+    refuses(lambda: getattr(d, method)(d.sample_trace().to("meta")), name, "on meta", "on cpu", "trace.to")
+
+
 @pytest.mark.parametrize("method", ["trace_log_prob", "conditional", "decision_log_totals"])
 @pytest.mark.parametrize("name", CONSTRUCTORS)
 def test_a_value_is_no_trace(name, method):

@@ -311,7 +311,7 @@ class Structure(WithoutReplacement):
         checks.ends_in(name, "a trace", trace.shape, self.batch_shape)
         if trace.made_by(self._owner):
             return
-        checks.same_layout(name, self._layout, trace, self._may_sync)
+        checks.same_layout(name, self._layout, trace, self._x.device, self._may_sync)
         keys = trace.layout.geometry.keys  # a trace is a public object, and anyone may write into it
         if self._may_sync and not (checks.within(trace.choices, -1, keys) and self._valid_links(trace)):
             raise ValueError(f"{name}: the trace holds numbers that are not keys or decisions")

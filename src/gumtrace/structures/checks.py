@@ -75,13 +75,16 @@ def broadcast(name: str, what: str, shape: torch.Size, batch_shape: torch.Size) 
         ) from None
 
 
-def same_layout(name: str, ours: Layout, trace: Trace, may_sync: bool) -> None:
-    """A kernel trusts the sizes of the traces it is given, so they must come from a distribution like this one."""
+def same_layout(name: str, ours: Layout, trace: Trace, device: torch.device, may_sync: bool) -> None:
+    """A kernel trusts the sizes of the traces it is given, and that they are where the logits are: they must come from
+    a distribution like this one."""
     theirs = trace.layout
     (a, edges), (b, other_edges) = flatten_geometry(ours.geometry), flatten_geometry(theirs.geometry)
     if ours.algorithms:  # the kind and the keys: a user's recursion has no fixed number of decisions
         a, b = a[:2], b[:2]
     other_graph = a != b
+    for where in {trace.choices.device, trace.links.device} - {device}:
+        raise ValueError(f"{name}: the trace is on {where}, the logits on {device}; take trace.to(logits.device)")
     if edges is not None and other_edges is not None and edges is not other_edges and may_sync:
         other_graph |= not torch.equal(edges, other_edges.to(edges.device))
     if other_graph:
