@@ -20,6 +20,18 @@ from gumtrace.structures import NotFinite
 # Logits -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: gt.Subset(torch.zeros(1).expand(2**31), 2, validate_args=False),
+        lambda: gt.Permutation(torch.zeros(1).expand(3, 2**31), validate_args=False),
+        lambda: gt.SpanningTree(torch.zeros(1, 1).expand(46_341, 46_341), validate_args=False),
+    ],
+)
+def test_more_keys_than_a_trace_can_number(make):
+    refuses(make, "keys are more than 2147483647")
+
+
 @every
 @pytest.mark.parametrize("value", [NAN, INF])
 def test_logits_are_not_numbers(case, value):
@@ -205,18 +217,6 @@ def test_wrong_types(what):
     refuses(make, *words, error=(TypeError, ValueError))
 
 
-# Nothing may crash ------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def endings():
-    """How each hostile input ended, in processes of their own."""
-    run = subprocess.run([sys.executable, hostile.__file__], capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
-
-
-@pytest.mark.parametrize("what", hostile.HOSTILE)
 @pytest.mark.parametrize("owned", [lambda x: torch.tensor(x), lambda x: torch.tensor(x).int(), np.array])
 @pytest.mark.parametrize("argument", [name for name in hostile.ARGUMENTS if name != "sparse tree: edges"])
 def test_what_is_written_into_an_argument_later_changes_nothing(argument, owned):
@@ -238,6 +238,18 @@ def changes_nothing(make, numbers, owned):
     assert_same(d.noise_log_prob(d.log_rates), untouched.noise_log_prob(d.log_rates))
 
 
+# Nothing may crash ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def endings():
+    """How each hostile input ended, in processes of their own."""
+    run = subprocess.run([sys.executable, hostile.__file__], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize("what", hostile.HOSTILE)
 @pytest.mark.slow
 def test_nothing_crashes(what, endings):
     assert not endings[what].startswith("crashed")

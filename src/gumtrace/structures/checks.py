@@ -9,6 +9,8 @@ from torch import Tensor
 from gumtrace.kernels.geometry import flatten_geometry
 from gumtrace.traces.trace import Layout, Trace
 
+MOST_KEYS = 2**31 - 1  # traces have 32 bits for a key
+
 
 class NotFinite(ValueError):
     """A nan or +inf where a number must be: of a model in training, that it diverged."""
@@ -19,6 +21,8 @@ def logits(name: str, given, event_dim: int) -> None:
         raise TypeError(f"{name}: logits must be a floating point tensor, got {_kind_of(given)}")
     if given.dim() < event_dim:
         raise ValueError(f"{name}: logits need at least {event_dim} dimensions, got shape {tuple(given.shape)}")
+    if (keys := given.shape[given.dim() - event_dim :].numel()) > MOST_KEYS:
+        raise ValueError(f"{name}: {keys} keys are more than {MOST_KEYS}, the most that traces can number")
 
 
 def mask(name: str, given, logits: Tensor) -> Tensor | None:
@@ -79,12 +83,12 @@ def same_layout(name: str, ours: Layout, trace: Trace, device: torch.device, may
     """A kernel trusts the sizes of the traces it is given, and that they are where the logits are: they must come from
     a distribution like this one."""
     theirs = trace.layout
+    for where in {trace.choices.device, trace.links.device} - {device}:
+        raise ValueError(f"{name}: the trace is on {where}, the logits on {device}; take trace.to(logits.device)")
     (a, edges), (b, other_edges) = flatten_geometry(ours.geometry), flatten_geometry(theirs.geometry)
     if ours.algorithms:  # the kind and the keys: a user's recursion has no fixed number of decisions
         a, b = a[:2], b[:2]
     other_graph = a != b
-    for where in {trace.choices.device, trace.links.device} - {device}:
-        raise ValueError(f"{name}: the trace is on {where}, the logits on {device}; take trace.to(logits.device)")
     if edges is not None and other_edges is not None and edges is not other_edges and may_sync:
         other_graph |= not torch.equal(edges, other_edges.to(edges.device))
     if other_graph:

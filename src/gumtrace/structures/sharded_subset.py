@@ -22,7 +22,6 @@ from gumtrace.traces import sharded
 from gumtrace.traces.process_group import Ranks
 from gumtrace.traces.trace import Layout, Trace
 
-MOST_KEYS = 2**31 - 1  # traces have 32 bits for a key
 SAME = 1e-4  # losses of two ranks that differ by less, relative to the largest, differ by rounding
 
 
@@ -81,8 +80,9 @@ class ShardedSubset(Structure):
         total = sum(sizes)
         if self.k > total:
             raise ValueError(f"ShardedSubset: k = {self.k} is more than the {total} keys that all ranks have together")
-        if total > MOST_KEYS:
-            raise ValueError(f"ShardedSubset: {total} keys are more than {MOST_KEYS}, the most that traces can number")
+        if total > checks.MOST_KEYS:
+            most = checks.MOST_KEYS
+            raise ValueError(f"ShardedSubset: {total} keys are more than {most}, the most that traces can number")
         self._layout = self._lay_out(sizes[self._ranks.rank], sum(sizes[: self._ranks.rank]), total)
         if self._validate_args and any(idle for _, idle in told):
             racing = self._ranks.total(self.racing.sum(-1).flatten())
