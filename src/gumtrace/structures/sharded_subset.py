@@ -203,6 +203,12 @@ class ShardedSubset(Structure):
         _, (seed, *_) = self._ranks.agree(call, prepare)
         return torch.tensor(seed)
 
+    def log_prob(self, value: Tensor) -> Tensor:
+        raise _no_rank_has_all_keys()
+
+    def enumerate_traces(self) -> Trace:
+        raise _no_rank_has_all_keys()
+
     def noise_log_prob(self, noise: Tensor) -> Tensor:
         """log p(G) of the noise of all ranks, of which every rank passes its piece."""
 
@@ -260,7 +266,14 @@ class ShardedSubset(Structure):
         return "has fewer than k keys that race, on all ranks together"
 
     def _run_with(self, choose: Choose):
-        raise NotImplementedError("ShardedSubset: no rank has all keys; take Subset for few of them, or trace_log_prob")
+        raise _no_rank_has_all_keys()
+
+
+def _no_rank_has_all_keys() -> NotImplementedError:
+    return NotImplementedError(
+        "ShardedSubset: no rank has all keys, which this needs; take trace_log_prob (T-REINFORCE needs no more), or "
+        "Subset for few keys"
+    )
 
 
 def _checked_k(k) -> int:
