@@ -43,11 +43,12 @@ def test_one_rank_is_a_subset(alone):
     assert repr(many) == "ShardedSubset(batch_shape=(2,), event_shape=(7,), dtype=torch.float32)"
 
 
+@pytest.mark.parametrize("shape", [(7,), (2, 7)])
 @pytest.mark.parametrize("call", ["enumerate_traces", "enumerate_support", "entropy", "log_prob", "distinct_traces"])
-def test_what_needs_all_keys_is_refused(alone, call):
-    d = gt.ShardedSubset(torch.zeros(7), 3)
+def test_what_needs_all_keys_is_refused(alone, call, shape):
+    d = gt.ShardedSubset(torch.zeros(shape), 3)
     arguments = {"log_prob": (torch.zeros(7),), "distinct_traces": (2,)}.get(call, ())
-    with pytest.raises(NotImplementedError, match="ShardedSubset"):
+    with pytest.raises(NotImplementedError, match="ShardedSubset: no rank has all keys, .*; take trace_log_prob"):
         getattr(d, call)(*arguments)
 
 
