@@ -1,5 +1,8 @@
 """Launches of compiled kernels: Triton is asked once for arguments of the same kinds, and again for any others."""
 
+import ast
+import inspect
+import textwrap
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +10,7 @@ import torch
 import triton
 
 from gumtrace.kernels.cuda import launch, noise, sampling
-from gumtrace.kernels.cuda.launch import Quick, power_of_2, quick
+from gumtrace.kernels.cuda.launch import NO_HOOKS, Quick, power_of_2, quick
 
 
 class Kernel:
@@ -111,6 +114,25 @@ def test_which_kernels_are_launched_so():
     assert isinstance(sampling._perturb, Quick) != interpreted
     plain = object()
     assert quick(plain) is plain
+
+
+def test_the_launcher_is_called_as_triton_calls_it():
+    """Of a newer Triton: read how it launches, and `_launch` with it, before NEWEST is raised."""
+    run = ast.parse(textwrap.dedent(inspect.getsource(triton.JITFunction.run)))
+    calls = (node for node in ast.walk(run) if isinstance(node, ast.Call))
+    (call,) = (node for node in calls if ast.unparse(node.func) == "kernel.run")
+    given = [ast.unparse(x) for x in call.args]
+    to = ["stream", "kernel.function", "kernel.packed_metadata"]
+    assert given[:6] == ["grid_0", "grid_1", "grid_2", *to]
+    assert given[6 + len(NO_HOOKS) :] == ["*bound_args.values()"]
+
+
+def test_a_newer_triton_launches_by_itself(monkeypatch):
+    monkeypatch.setattr(triton, "JITFunction", Kernel)
+    kernel = Kernel()
+    for version, launched in (("3.3.0", True), ("3.9.1", True), ("3.10.0", False), ("4.0.0+git", False)):
+        monkeypatch.setattr(triton, "__version__", version)
+        assert isinstance(quick(kernel), Quick) == launched
 
 
 def test_powers_of_two():

@@ -9,6 +9,7 @@ import triton
 from triton.runtime import driver
 
 NO_HOOKS = (None, None, None)  # what they would be told of a launch; before it; after it
+NEWEST = (3, 9)  # version of Triton whose launcher is known to be called as here: of a later one, Triton calls it
 
 
 def quick(kernel: Any) -> Any:
@@ -19,7 +20,8 @@ def quick(kernel: Any) -> Any:
     Settings of Triton that change afterwards (debugging) and its hooks (instrumentation) do not reach it.
     """
     on_cuda = isinstance(kernel, triton.JITFunction) and torch.version.hip is None  # else interpreted, or other kinds
-    return Quick(kernel) if on_cuda else kernel
+    known = tuple(map(int, triton.__version__.split(".")[:2])) <= NEWEST
+    return Quick(kernel) if on_cuda and known else kernel
 
 
 class Quick:
