@@ -90,6 +90,19 @@ def test_kernel_and_torch_agree(span, root):
         assert ours.isfinite().all()
 
 
+@pytest.mark.parametrize("tangents", [0, 2])
+def test_in_torch_few_large_items_are_computed_together(monkeypatch, tangents):
+    u, along = uniform(5, 8, 8), torch.randn(tangents, 5, 8, 8, generator=seeded(), dtype=torch.float64)
+    sizes = torch.tensor([8, 8, 6, 1, 8], dtype=torch.int32)
+    expected, counts, swept = trees.sweeps(u, along, sizes, 0), [], trees._swept
+    monkeypatch.setattr(trees, "_swept", lambda u, *rest: (counts.append(len(u)), swept(u, *rest))[1])
+    for room, together in ((2 * 8 * 8**3 // 3 + 8, [2, 2, 1]), (1, [1] * 5)):
+        monkeypatch.setattr(trees, "ROOM", room)
+        torch.testing.assert_close(trees.sweeps(u, along, sizes, 0), expected, rtol=0, atol=1e-15)
+        assert counts == together
+        counts.clear()
+
+
 @pytest.mark.parametrize("soft", FUNCTIONS)
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2, 2), (3, 4, 4)])
 def test_gradcheck(soft, shape):

@@ -142,10 +142,19 @@ _registered.register_fake(lambda u, *_: u.new_empty(u.shape))
 PRODUCTS = {1: [(0, 0, 0)], 2: [(0, 0, 0), (0, 1, 1), (1, 0, 1)]}
 PRODUCTS[4] = [*PRODUCTS[2], (0, 2, 2), (2, 0, 2), (0, 3, 3), (3, 0, 3), (1, 2, 3), (2, 1, 3)]
 
+ROOM = 2**30  # bytes that items which are computed together may keep for the way back
+
 
 @torch.no_grad()
 def sweeps(u: Tensor, along: Tensor, sizes: Tensor, root: int) -> Tensor:
-    """u (items, n, n), along (0, 1 or 2, items, n, n), sizes (items,); undirected, upper triangles only."""
+    """u (items, n, n), along (0, 1 or 2, items, n, n), sizes (items,); undirected, upper triangles only. An item keeps
+    n³ / 3 numbers for the way back, so that of large items few are computed together."""
+    together = max(1, 3 * ROOM // max(8 * u.shape[-1] ** 3, 1))
+    parts = zip(u.split(together), along.split(together, 1), sizes.split(together), strict=True)
+    return torch.cat([_swept(*part, root) for part in parts])
+
+
+def _swept(u: Tensor, along: Tensor, sizes: Tensor, root: int) -> Tensor:
     n, undirected = u.shape[-1], root == UNDIRECTED
     if n == 0:
         return torch.zeros_like(u)
