@@ -7,7 +7,7 @@ from gumtrace.plotting.style import FAINT, INK, SERIES, SOFT
 FILE = "scale-h200.json"
 TABLE = (
     "Milliseconds for the whole batch, float32, by `gumtrace bench --scale` on {device}, {when}: of the device alone, "
-    "as a replay of a CUDA graph{star}. torch: "
+    "as a replay of a CUDA graph{star}. Eager: wall-clock time of the whole step without one, Python included. torch: "
     "`exponential_`, `log` and `topk` or `sort` of as many numbers, in the same run. Peak memory: of the whole step, "
     "beyond the logits and their gradient, in multiples of the logits."
 )
@@ -24,13 +24,14 @@ def table(results: dict) -> str:
     lines = [
         TABLE.format(device=machine["device"], when=when, star=star),
         "",
-        "| | batch | copy of the logits | torch | whole step | SST step | peak memory |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| | batch | copy of the logits | torch | whole step | eager | SST step | peak memory |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for by_step in _by_case(results["records"]):
         step = by_step["t_step"]
         name = f"{step['structure']} {' '.join(f'{key}={value:,}' for key, value in step['size'].items())}"
         times = [_time(by_step.get(which)) for which in ("torch", "t_step", "sst_step")]
+        times.insert(2, _short(step["ms"]))
         lines.append(
             f"| {name} | {step['batch']:,} | {_short(step['copy_ms'])} | {' | '.join(times)} | {_memory(step)} |"
         )

@@ -31,10 +31,7 @@ CUDA = (  # column, step, field of its record
     ("noise given trace", "conditional", "device_ms"),
     ("whole step", "t_step", "device_ms"),
     ("as a CUDA graph", "t_step", "graph_ms"),
-    ("whole step, host", "t_step", "ms"),
     ("peak memory", "t_step", "peak_bytes"),
-    ("TraceREINFORCE, host", "trace_reinforce", "ms"),
-    ("SST step, host", "sst_step", "ms"),  # the host does not get ahead of it
 )
 STRUCTURES = {
     "spanning-tree": "tree n=10",
@@ -123,9 +120,8 @@ def cuda(results: dict) -> str:
     batches = ", ".join(f"{batch:,}" for batch in sorted({record["batch"] for record in results["records"]}))
     lines = [
         f"Milliseconds of the device for a batch of {batches}, float32, medians of `gumtrace bench --device cuda` on "
-        f"{machine['device']}, {_when(machine)}. Host: wall-clock time of one call, Python and synchronisation "
-        "included. Peak memory: of the whole step, beyond its inputs, in copies of the logits. Blank: there is none, "
-        "or the host cannot get ahead of the device.",
+        f"{machine['device']}, {_when(machine)}. Peak memory: of the whole step, beyond its inputs, in copies of the "
+        "logits. Blank: there is none, or the host cannot get ahead of the device.",
         "",
         "| | " + " | ".join(column for column, _, _ in CUDA) + " |",
         "|---|" + "---:|" * len(CUDA),

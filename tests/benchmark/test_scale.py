@@ -21,6 +21,7 @@ SMALL = (
     Case("Permutation", {"d": 20}, batch=4),
     Case("Arborescence", {"n": 6}, batch=4, quick=True),
     Case("Matching", {"n": 5}, batch=4),
+    Case("BinaryTree", {"n": 30}, batch=4),
     Case("SpanningTree.from_edges", {"nodes": 6, "edges": 9}, batch=1),
     Case("BatchedSpanningTree", {"nodes": 6, "edges": 9}, batch=3),
 )
@@ -131,10 +132,10 @@ def test_rows_of_the_command():
 def test_table():
     lines = scale.table(RECORDED).splitlines()
     assert "A card, torch 2.11.0, 2026-11-17" in lines[0]
-    assert lines[4] == "| Subset d=1,000 k=9 | 1,000 | 0.0040 | 1.5 | 0.50 |  | 2.0 |"
-    assert lines[5] == "| Subset d=100,000 k=9 | 10 | 0.0040 |  | 0.50 |  | 0.0 |"
-    assert lines[6] == "| Matching n=100 | 100 | 0.0040 |  | 5.0 |  | 2.0 |"
-    assert lines[7] == "| Arborescence n=100 | 100 | 0.0040 |  | 1,234\\* |  | 2.0 |"
+    assert lines[4] == "| Subset d=1,000 k=9 | 1,000 | 0.0040 | 1.5 | 0.50 | 5.0 |  | 2.0 |"
+    assert lines[5] == "| Subset d=100,000 k=9 | 10 | 0.0040 |  | 0.50 | 5.0 |  | 0.0 |"
+    assert lines[6] == "| Matching n=100 | 100 | 0.0040 |  | 5.0 | 5.0 |  | 2.0 |"
+    assert lines[7] == "| Arborescence n=100 | 100 | 0.0040 |  | 1,234\\* | 5.0 |  | 2.0 |"
 
 
 def test_figure():

@@ -32,6 +32,8 @@ def _case(structure: str, batch: int | None = None, **size: int) -> Case:
 
 
 def keys_of(structure: str, size: Size) -> int:
+    if structure == "BinaryTree":
+        return size["n"]
     return size["n"] ** 2 if "n" in size else size["edges" if "edges" in size else "d"]
 
 
@@ -54,6 +56,8 @@ SCALE: tuple[Case, ...] = (
     _case("Arborescence", n=100, batch=1024),
     _case("Arborescence", n=500, batch=64),
     _case("Arborescence", n=1000, batch=16),
+    _case("BinaryTree", n=200),
+    _case("BinaryTree", n=2048),
     _case("SpanningTree.from_edges", nodes=10**4, edges=10**5, batch=1),
     _case("SpanningTree.from_edges", nodes=10**5, edges=10**6, batch=1),
     _case("SpanningTree.from_edges", nodes=10**6, edges=10**7, batch=1),
