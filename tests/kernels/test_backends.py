@@ -27,6 +27,19 @@ def test_importing_the_package_loads_no_compiler():
     assert run.stdout.strip() == "[]"
 
 
+def test_the_page_on_performance_has_the_largest_items():
+    pytest.importorskip("triton", reason="needs triton: it comes with CUDA builds of torch, or pip install triton")
+    from gumtrace.kernels.cuda import matrix_tree
+    from gumtrace.kernels.cuda.ops import RANGES
+
+    page = (Path(__file__).parents[2] / "docs" / "performance.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ") and "`" in line]
+    reaches = [(name, reach.removeprefix("to ").partition(" (")[0]) for name, reach in RANGES.items()]
+    for structures, reach in (*reaches, ("relax", f"{matrix_tree.LARGEST} nodes")):
+        for name in structures.split(" and "):
+            assert any(f"`{name}`" in row and row.endswith(f"| {reach} |") for row in rows), name
+
+
 def test_a_kernel_is_compiled_for_the_structure_it_is_called_with():
     gt.Subset(torch.zeros(2, 4), k=2).sample()
     compiled = {signature[2].instance_class for signature in sampling.sample.signatures}
