@@ -6,7 +6,7 @@ ones. Beside them are the errors that structures raise, each a ValueError.
 """
 
 from gumtrace.structures.arborescence import Arborescence
-from gumtrace.structures.base import Structure
+from gumtrace.structures.base import Structure as Structure
 from gumtrace.structures.batched_spanning_tree import BatchedSpanningTree
 from gumtrace.structures.binary_tree import BinaryTree
 from gumtrace.structures.checks import NotFinite as NotFinite

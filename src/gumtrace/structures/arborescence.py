@@ -26,6 +26,7 @@ class Arborescence(Structure):
     Args:
         logits: (*B, n, n), logits[..., u, v] of the edge u -> v; the diagonal and the column of the root are not read.
         root: the node it grows from.
+        mask, lengths, validate_args: as of all structures, see `gumtrace.structures.Structure`.
 
     The value is 0/1, (*B, n, n), value[..., u, v] = 1 for the edge u -> v. Its decisions are the winners at the n - 1
     nodes and at every contracted cycle. A sample costs O(n²), its log-probability as much.
@@ -44,7 +45,15 @@ class Arborescence(Structure):
     panel = "gumtrace.plotting.panels:arrows"
     story = "gumtrace.explore.graphs:ArborescenceStory"
 
-    def __init__(self, logits: Tensor, root: int = 0, *, mask=None, lengths=None, validate_args: bool | None = None):
+    def __init__(
+        self,
+        logits: Tensor,
+        root: int = 0,
+        *,
+        mask: Tensor | None = None,
+        lengths: checks.Lengths = None,
+        validate_args: bool | None = None,
+    ):
         self.root = checks.integer("Arborescence", "root", root)
         super().__init__(logits, 2, mask, lengths, validate_args)
 

@@ -33,9 +33,19 @@ class Structure(WithoutReplacement):
     Methods that draw take a `sample_shape`, () by default: the shape of independent draws for each item. It comes first
     in what they return, then the batch shape, then the shape of a value or of the keys: "sample + batch + keys" below.
     With `generator=` the same draws come again.
+
+    Make a distribution anew in each step of training, as those of torch: with a mask, lengths or half logits it keeps
+    the logits as they were, and its graph serves one backward.
     """
 
-    def __init__(self, logits: Tensor, event_dim: int, mask=None, lengths=None, validate_args: bool | None = None):
+    def __init__(
+        self,
+        logits: Tensor,
+        event_dim: int,
+        mask: Tensor | None = None,
+        lengths: checks.Lengths = None,
+        validate_args: bool | None = None,
+    ):
         name = type(self).__name__
         checks.logits(name, logits, event_dim)
         self.logits = logits

@@ -44,6 +44,7 @@ class BatchedSpanningTree(SparseSpanningTree):
         components: how many trees in each graph; c > 1 gives random clusterings.
         batch: (num_nodes,), the graph that each node belongs to, as PyTorch Geometric has it.
         mask: (*B, E) bool, or a list: edges that may race.
+        validate_args: as of all structures, see `gumtrace.structures.Structure`.
 
     Graphs are the last dimension of the batch, (*B, graphs), so that each has its own loss and log-probability. Values
     are 0/1 over the edges of each graph in their order, padded to those of the largest: (*B, graphs, most edges).
@@ -70,7 +71,7 @@ class BatchedSpanningTree(SparseSpanningTree):
         components: int = 1,
         *,
         batch: Tensor | None = None,
-        mask=None,
+        mask: Tensor | Sequence[Tensor] | None = None,
         validate_args: bool | None = None,
     ):
         self.components = checked_components("BatchedSpanningTree", components)
@@ -84,9 +85,9 @@ class BatchedSpanningTree(SparseSpanningTree):
         make: Any = _split if together else _join
         graphs: Graphs = make(edge_index, num_nodes, batch, self._may_sync)
         counts = graphs.counts if together else [each.shape[1] for each in edge_index]
-        of_edges, mask = _joined("logits", logits, counts), _joined("mask", mask, counts)
+        of_edges, allowed = _joined("logits", logits, counts), _joined("mask", mask, counts)
         total = graphs.edges.shape[1]
-        for name, given in (("logits", of_edges), ("mask", mask)):
+        for name, given in (("logits", of_edges), ("mask", allowed)):
             if given is not None and given.shape[-1:] != (total,):
                 raise ValueError(f"BatchedSpanningTree: {name} of shape {tuple(given.shape)} do not fit {total} edges")
         self._shape, self._nodes = torch.Size([len(graphs.nodes), graphs.most_edges]), graphs.most_nodes
@@ -94,8 +95,8 @@ class BatchedSpanningTree(SparseSpanningTree):
         self._place = place.to(of_edges.device)  # (E,), of each edge in `padded`
         self._graph_nodes = graphs.nodes.to(of_edges.device)  # (graphs,)
         self._graph_ends = self.padded(graphs.edges.to(of_edges.device)).movedim(0, 1)  # (graphs, 2, most edges)
-        mask = None if mask is None else self.padded(mask)
-        Structure.__init__(self, self.padded(of_edges), 1, mask, self._graph_nodes, validate_args)
+        allowed = None if allowed is None else self.padded(allowed)
+        Structure.__init__(self, self.padded(of_edges), 1, allowed, self._graph_nodes, validate_args)
 
     def padded(self, x: Tensor) -> Tensor:
         """(*S, E) over the list of all edges -> (*S, graphs, most edges), 0 where a graph has fewer."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gumtrace.kernels import geometry
+from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.replay import Choose, every_run
 from gumtrace.structures.support import Support
@@ -24,6 +25,7 @@ class BinaryTree(Structure):
 
     Args:
         logits: (*B, n); a higher one is nearer to the root.
+        mask, lengths, validate_args: as of all structures, see `gumtrace.structures.Structure`.
 
     The value is long (*B, n): the parent of each token, -1 for the root, -2 for tokens that do not race. The trace is
     the value, so `log_prob` is exact. A sample costs O(n), its log-probability as much.
@@ -43,7 +45,14 @@ class BinaryTree(Structure):
     panel = "gumtrace.plotting.panels:tokens"
     story = "gumtrace.explore.rows:BinaryTreeStory"
 
-    def __init__(self, logits: Tensor, *, mask=None, lengths=None, validate_args: bool | None = None):
+    def __init__(
+        self,
+        logits: Tensor,
+        *,
+        mask: Tensor | None = None,
+        lengths: checks.Lengths = None,
+        validate_args: bool | None = None,
+    ):
         super().__init__(logits, 1, mask, lengths, validate_args)
 
     @property

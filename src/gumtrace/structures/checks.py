@@ -1,6 +1,7 @@
 """Reading what a user passes, with errors that say what is wrong and where."""
 
 import operator
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from gumtrace.kernels.geometry import flatten_geometry
 from gumtrace.traces.trace import Layout, Trace
 
+Lengths = Tensor | Sequence[int] | int | None
 MOST_KEYS = 2**31 - 1  # traces have 32 bits for a key
 
 

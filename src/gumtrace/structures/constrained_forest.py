@@ -32,6 +32,7 @@ class ConstrainedForest(SpanningTree):
         must_link: bool (..., n, n), broadcast to the batch: pairs in one tree. Either triangle will do. What follows
             from them is added: a friend's friend is a friend.
         cannot_link: the same for pairs in different trees.
+        mask, lengths, validate_args: as of all structures, see `gumtrace.structures.Structure`.
 
     Links in the padding and of a node with itself are ignored. A ValueError names the item where links contradict each
     other, where must-links leave fewer than `components` trees, and where edges are missing.
@@ -61,8 +62,8 @@ class ConstrainedForest(SpanningTree):
         *,
         must_link: Tensor | None = None,
         cannot_link: Tensor | None = None,
-        mask=None,
-        lengths=None,
+        mask: Tensor | None = None,
+        lengths: checks.Lengths = None,
         validate_args: bool | None = None,
     ):
         self._given = must_link, cannot_link

@@ -49,6 +49,7 @@ class Custom(Structure):
             all with `combine`, for values of one shape, or none.
         event_dim: how many of the last dimensions of logits are the event; by default all of them, but for one if
             there are several algorithms.
+        mask, lengths, validate_args: as of all structures, see `gumtrace.structures.Structure`.
 
     The value is what `combine` returns, as a tensor; without `combine` it is 0/1 over the keys, 1 = winner. Each item
     runs in Python: right for any size, fast for none. Keys that do not race are taken out of K before the first step.
@@ -84,8 +85,8 @@ class Custom(Structure):
         algorithm: Algorithm | list[Algorithm] | tuple[Algorithm, ...],
         *,
         event_dim: int | None = None,
-        mask=None,
-        lengths=None,
+        mask: Tensor | None = None,
+        lengths: checks.Lengths = None,
         validate_args=None,
     ):
         several = isinstance(algorithm, (list, tuple))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gumtrace.kernels import geometry
+from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.edges import matrix_edges
 from gumtrace.structures.exact import matching_log_prob
@@ -23,6 +24,7 @@ class Matching(Structure):
     Args:
         logits: (*B, n, m).
         lengths: rows of ragged items (and columns, where the matrix is square).
+        mask, validate_args: as of all structures, see `gumtrace.structures.Structure`.
 
     The value is 0/1, (*B, n, m). Every row is matched, unless the mask leaves no key for it: then the matching is
     partial. A sample costs O(n m), its log-probability as much; `log_prob` sums over the orders of choice by a
@@ -40,7 +42,14 @@ class Matching(Structure):
     panel = "gumtrace.plotting.panels:matrix"
     story = "gumtrace.explore.rows:MatchingStory"
 
-    def __init__(self, logits: Tensor, *, mask=None, lengths=None, validate_args: bool | None = None):
+    def __init__(
+        self,
+        logits: Tensor,
+        *,
+        mask: Tensor | None = None,
+        lengths: checks.Lengths = None,
+        validate_args: bool | None = None,
+    ):
         super().__init__(logits, 2, mask, lengths, validate_args)
 
     @property

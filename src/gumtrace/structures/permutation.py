@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gumtrace.kernels import geometry, ops
+from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.structures.observed import observed_trace
 from gumtrace.structures.ranks import place_probs
@@ -24,6 +25,7 @@ class Permutation(Structure):
     Args:
         logits: (*B, d).
         matrix: give 0/1 matrices (row = position, column = key) in place of vectors of keys.
+        mask, lengths, validate_args: as of all structures, see `gumtrace.structures.Structure`.
 
     The value is long (*B, d), keys in order of choice; keys that do not race stay at their own index (in the matrix,
     their rows are 0). The trace is the value, so `log_prob` is exact. A sample costs O(d), one radix sort; its
@@ -46,7 +48,13 @@ class Permutation(Structure):
     story = "gumtrace.explore.rows:PermutationStory"
 
     def __init__(
-        self, logits: Tensor, matrix: bool = False, *, mask=None, lengths=None, validate_args: bool | None = None
+        self,
+        logits: Tensor,
+        matrix: bool = False,
+        *,
+        mask: Tensor | None = None,
+        lengths: checks.Lengths = None,
+        validate_args: bool | None = None,
     ):
         self.matrix = bool(matrix)
         super().__init__(logits, 1, mask, lengths, validate_args)

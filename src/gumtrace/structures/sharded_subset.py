@@ -41,6 +41,7 @@ class ShardedSubset(Structure):
         logits: (*B, d), d and mask of this rank: they may differ between ranks, B and the dtype may not. On the CPU.
         k: how many, an int.
         group: of torch.distributed, one that carries CPU tensors; the default group for None.
+        mask, validate_args: as of all structures, see `gumtrace.structures.Structure`.
     """
 
     settings = ("k",)

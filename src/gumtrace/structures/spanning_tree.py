@@ -28,6 +28,7 @@ class SpanningTree(Structure):
     Args:
         logits: (*B, n, n), of which the upper triangle u < v is read.
         components: how many trees; c > 1 gives random clusterings.
+        mask, lengths, validate_args: as of all structures, see `gumtrace.structures.Structure`.
 
     The value is symmetric 0/1, (*B, n, n). A sample costs O(n²), its log-probability as much; `log_prob` sums over
     the orders of choice by a dynamic programme, for up to 20 edges. `from_edges` takes a sparse graph.
@@ -51,7 +52,13 @@ class SpanningTree(Structure):
     story = "gumtrace.explore.graphs:SpanningTreeStory"
 
     def __init__(
-        self, logits: Tensor, components: int = 1, *, mask=None, lengths=None, validate_args: bool | None = None
+        self,
+        logits: Tensor,
+        components: int = 1,
+        *,
+        mask: Tensor | None = None,
+        lengths: checks.Lengths = None,
+        validate_args: bool | None = None,
     ):
         self.components = checked_components("SpanningTree", components)
         super().__init__(logits, 2, mask, lengths, validate_args)
@@ -65,8 +72,8 @@ class SpanningTree(Structure):
         components: int = 1,
         *,
         batch: Tensor | None = None,
-        mask=None,
-        lengths=None,
+        mask: Tensor | Sequence[Tensor] | None = None,
+        lengths: checks.Lengths = None,
         validate_args: bool | None = None,
     ) -> "SpanningTree":
         """The spanning trees of a sparse graph, a `SparseSpanningTree`; or of several graphs, a
@@ -90,7 +97,13 @@ class SpanningTree(Structure):
 
     @classmethod
     def from_networkx(
-        cls, graph: Any, logits: Tensor | str, components: int = 1, *, mask=None, validate_args: bool | None = None
+        cls,
+        graph: Any,
+        logits: Tensor | str,
+        components: int = 1,
+        *,
+        mask: Tensor | None = None,
+        validate_args: bool | None = None,
     ) -> "SpanningTree":
         """The spanning trees of an undirected graph of networkx. Nodes are numbered as `list(graph)` has them, which
         are the names that `trace.to_networkx` takes.

@@ -26,6 +26,7 @@ class SparseSpanningTree(SpanningTree):
         num_nodes: how many nodes.
         components: how many trees; c > 1 gives random clusterings.
         lengths: node counts of ragged items: edges of later nodes do not race.
+        mask, validate_args: as of all structures, see `gumtrace.structures.Structure`.
 
     The value is 0/1 over the edges, (*B, E). A sample costs O(E log n), and so does its log-probability.
 
@@ -46,8 +47,8 @@ class SparseSpanningTree(SpanningTree):
         num_nodes: int,
         components: int = 1,
         *,
-        mask=None,
-        lengths=None,
+        mask: Tensor | None = None,
+        lengths: checks.Lengths = None,
         validate_args: bool | None = None,
     ):
         self.components = checked_components("SparseSpanningTree", components)

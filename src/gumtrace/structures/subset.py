@@ -29,6 +29,7 @@ class Subset(Structure):
         k: how many, an int or integers (*B,).
         most: a bound on k where k is a tensor: traces have that many slots. By default the largest k, or d where k
             cannot be read without synchronising or at all: on a GPU without checks, in torch.compile and vmap.
+        mask, lengths, validate_args: as of all structures, see `gumtrace.structures.Structure`.
 
     The value is 0/1, (*B, d). A sample costs O(d log k), its log-probability O(d).
 
@@ -56,8 +57,8 @@ class Subset(Structure):
         k: int | Tensor,
         *,
         most: int | None = None,
-        mask=None,
-        lengths=None,
+        mask: Tensor | None = None,
+        lengths: checks.Lengths = None,
         validate_args: bool | None = None,
     ):
         self.k = torch.as_tensor(k, device=logits.device if torch.is_tensor(k) and torch.is_tensor(logits) else None)
