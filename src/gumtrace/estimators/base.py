@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -53,17 +53,7 @@ class Estimator(nn.Module):
 
     All settings are keywords, with one name and one meaning in every estimator. A subclass describes itself by the
     class attributes below, implements `surrogate_loss` (or `estimate`), and joins the others in
-    `gumtrace.estimators.ESTIMATORS`.
-
-    Args of the call:
-        dist: a structure; or `torch.distributions.Independent` of one, where an item has several structures and one
-            loss: their scores are added.
-        objective: gets values of shape samples + batch + event, returns losses of shape samples + batch, of any real
-            dtype.
-        context: features (*batch, c) for critics and surrogates that use them.
-        on: "trace" hands the objective a `Trace` of shape samples + batch in place of the values: for code that needs
-            indices. Not for estimators that differentiate the objective.
-        generator: where the randomness comes from.
+    `gumtrace.estimators.ESTIMATORS`. `forward` says what the call takes.
 
     >>> import gumtrace as gt
     >>> logits, table = torch.zeros(32, 100, requires_grad=True), torch.randn(100, 8)
@@ -145,10 +135,21 @@ class Estimator(nn.Module):
         objective: Objective,
         context: Tensor | None = None,
         *,
-        on: str = "value",
+        on: Literal["value", "trace"] = "value",
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The loss, (*batch,): what calling the estimator does."""
+        """The loss, (*batch,): what calling the estimator does, `estimator(dist, objective)`.
+
+        Args:
+            dist: a structure; or `torch.distributions.Independent` of one, where an item has several structures and
+                one loss: their scores are added.
+            objective: gets values of shape samples + batch + event, returns losses of shape samples + batch, of any
+                real dtype.
+            context: features (*batch, c) for critics and surrogates that use them.
+            on: "trace" hands the objective a `Trace` of shape samples + batch in place of the values: for code that
+                needs indices. Not for estimators that differentiate the objective.
+            generator: where the randomness comes from.
+        """
         dist = as_structure(type(self).__name__, dist)
         if dist.is_sharded and not self.for_shards:
             raise NotImplementedError(
@@ -164,6 +165,18 @@ class Estimator(nn.Module):
         if torch.is_grad_enabled():
             return self.estimate(dist, objective, context, generator)
         return self.evaluate(dist, objective, self.drawn(dist, generator)).mean(0)
+
+    if TYPE_CHECKING:  # torch declares the call of a module as one of anything
+
+        def __call__(
+            self,
+            dist: Distribution,
+            objective: Objective,
+            context: Tensor | None = None,
+            *,
+            on: Literal["value", "trace"] = "value",
+            generator: torch.Generator | None = None,
+        ) -> Tensor: ...
 
     def estimate(
         self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None

@@ -89,6 +89,10 @@ class _Scored(torch.autograd.Function):
 class NoiseREINFORCE(ScoreEstimator):
     """E-REINFORCE: the score of the noise. The simplest, and the one with the most variance.
 
+    Args:
+        samples: K, runs for each item.
+        leave_one_out: compare each loss with the mean of the others; by default whenever K > 1.
+
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 4, requires_grad=True)
     >>> loss = NoiseREINFORCE(samples=8)(gt.Subset(logits, 2), lambda x: x[..., 0])
@@ -107,6 +111,10 @@ class NoiseREINFORCE(ScoreEstimator):
 
 class TraceREINFORCE(ScoreEstimator):
     """T-REINFORCE: the score of the trace. For every structure, with no temperature to tune: the one to start with.
+
+    Args:
+        samples: K, runs for each item.
+        leave_one_out: compare each loss with the mean of the others; by default whenever K > 1.
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 5, 5, requires_grad=True)
@@ -129,6 +137,10 @@ class StructureREINFORCE(ScoreEstimator):
     The loss must be a function of the structure. With `on="trace"` it could depend on the order of choice as well: such
     a loss needs `TraceREINFORCE`, here its gradient would be biased. No check can tell in general; `DecisionTerms` and
     `DecisionGains`, whose terms belong to places in the order, are refused unless a structure has one trace.
+
+    Args:
+        samples: K, runs for each item.
+        leave_one_out: compare each loss with the mean of the others; by default whenever K > 1.
 
     >>> import gumtrace as gt
     >>> logits = torch.zeros(3, 4, requires_grad=True)
