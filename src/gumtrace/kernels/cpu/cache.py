@@ -131,7 +131,7 @@ class KernelCache:
         _announced.add((what, part))
         folder = writable_folder()
         kept = f"kept in {folder.parent}" if folder else f"not kept: set {VARIABLE} to a folder that can be written"
-        line = f"gumtrace: {doing} the {part} kernels{what}, about {seconds} s at first use ({kept})"
+        line = f"gumtrace: {doing} the {part} kernels{what}, about {seconds} s, once for such arguments ({kept})"
         print(line, file=sys.stderr, flush=True)
 
     # The rest of what a dispatcher may ask of its cache.
