@@ -88,3 +88,35 @@ def test_a_context_of_another_size_is_named(critic, context):
     given = torch.zeros(2, context) if context else None
     with pytest.raises(ValueError, match=rf"{type(critic).__name__}: made for \d features .* got {context}$"):
         critic(torch.zeros(2, 8) if isinstance(critic, E.VectorCritic) else torch.zeros(2, 3, 3), given)
+
+
+SUBSETS, TREE = gt.Subset(torch.zeros(3, 4), 2), gt.SpanningTree(torch.zeros(4, 4))
+
+
+@pytest.mark.parametrize(
+    ("critic", "dist", "message"),
+    [
+        (
+            E.VectorCritic(7),
+            SUBSETS,
+            r"VectorCritic: made for 7 keys, got noise of shape \(8, 3, 4\); MatrixCritic takes n x m",
+        ),
+        (E.VectorCritic(7, context=2), TREE, r"VectorCritic: made for 7 keys, got noise of shape \(8, 4, 4\)"),
+        (E.VectorCritic(4), TREE, r"must return shape \(8,\), got \(8, 4\), for noise of shape \(8, 4, 4\); Vector"),
+        (E.MatrixCritic(), SUBSETS, r"must return shape \(8, 3\), got \(8,\), for noise of shape \(8, 3, 4\); Vector"),
+        (
+            E.MatrixCritic(size=(5, 2)),
+            SUBSETS,
+            r"MatrixCritic: made for 5 x 2 keys, got noise of shape \(8, 3, 4\); VectorCritic takes n",
+        ),
+    ],
+)
+def test_noise_of_another_size_is_named(critic, dist, message):
+    f = lambda x: x.flatten(1 + len(dist.batch_shape)).sum(-1)  # noqa: E731
+    with pytest.raises(ValueError, match=message):
+        E.RELAX(critic)(dist, f)
+
+
+def test_a_matrix_critic_needs_a_matrix():
+    with pytest.raises(ValueError, match=r"MatrixCritic: made for n x m keys, got noise of shape \(4,\); VectorCritic"):
+        E.MatrixCritic()(torch.zeros(4))

@@ -273,7 +273,7 @@ def test_context_reaches_critics_and_surrogates():
         (
             lambda d: E.RELAX(E.MatrixCritic(size=3))(gt.SpanningTree(torch.zeros(4, 4)), lambda x: x[..., 0, 1]),
             ValueError,
-            r"size \(3, 3\), got \(4, 4\)",
+            r"made for 3 x 3 keys, got noise of shape \(8, 4, 4\)",
         ),
     ],
 )

@@ -280,3 +280,19 @@ def test_integers_that_are_no_indices():
     d = gt.Custom(torch.zeros(3), Count(torch.ones(3, 3) > 0))
     with pytest.raises(ValueError, match="a value of integers must be indices, -1 to 0"):
         gt.estimators.SurrogateREINFORCE()(d, lambda x: x[..., 0].float())
+
+
+@pytest.mark.parametrize("calls", [1, 5])
+@RIDGE
+def test_other_entries_than_those_it_has_learnt_from_are_named(kind, calls):
+    """Before and after the first solution, where its losses are given and where they are asked for."""
+    surrogate = fitted(kind, calls)
+    estimator = E.SurrogateREINFORCE(samples=4, extra=4, surrogate=surrogate)
+    message = rf"{type(surrogate).__name__}: it has learnt from structures of 5 entries, these have 6; a surrogate is"
+    for call in (
+        lambda: estimator(gt.Subset(torch.zeros(6), 2), lambda x: x[..., 0]),
+        lambda: surrogate(torch.zeros(2, 6)),
+        lambda: surrogate.fit(torch.zeros(2, 6), torch.zeros(2)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gumtrace.estimators.base import Estimator, Inject, Objective, advantage, checked_leave_one_out
+from gumtrace.estimators.objectives import check_context
 from gumtrace.estimators.relaxed import checked_temperature, relaxed
 from gumtrace.structures.base import Structure
 
@@ -79,11 +80,11 @@ class RELAX(ControlVariate):
     """A learned critic on the noise as control variate: for any objective.
 
     Args:
-        critic: a module, critic(noise, context) -> (2 samples, *batch): it gets the noise and the noise given the trace
-            of all samples at once, and must treat each by itself. Noise is 0 where a key does not race, at most 2^60 in
-            size, and symmetric for a dense `SpanningTree`, as its value is. See `VectorCritic` and `MatrixCritic`. It
-            must be twice differentiable: no ReLU. Where an item has several structures, it may return a number for each
-            of them: they are added.
+        critic: a module, critic(noise, context) -> (2 samples, *batch), context None where the call has none: it gets
+            the noise and the noise given the trace of all samples at once, and must treat each by itself. Noise is 0
+            where a key does not race, at most 2^60 in size, and symmetric for a dense `SpanningTree`, as its value is.
+            See `VectorCritic` and `MatrixCritic`. It must be twice differentiable: no ReLU. Where an item has several
+            structures, it may return a number for each of them: they are added.
         samples: K, runs for each item.
         leave_one_out: compare residuals; by default whenever K > 1.
 
@@ -104,6 +105,7 @@ class RELAX(ControlVariate):
         self.critic = critic
 
     def control(self, dist, noise, objective, context):
+        check_context("RELAX", dist, context)
         noise = torch.where(dist.racing, noise.clamp(-_FAR, _FAR), 0.0)
         if dist.symmetric:
             noise = noise + noise.mT
@@ -111,7 +113,10 @@ class RELAX(ControlVariate):
         want = noise.shape[: noise.dim() - len(dist.key_shape)]
         each = noise.shape[: noise.dim() - len(dist._layout.event_shape)]  # a number for each structure of an item
         if control.shape not in (want, each):
-            raise ValueError(f"RELAX: the critic must return shape {tuple(want)}, got {tuple(control.shape)}")
+            raise ValueError(
+                f"RELAX: the critic must return shape {tuple(want)}, got {tuple(control.shape)}, for noise of shape "
+                f"{tuple(noise.shape)}; VectorCritic takes n keys, MatrixCritic n x m"
+            )
         return control if control.shape == want else control.flatten(len(want)).sum(-1)
 
 

@@ -3,6 +3,8 @@
 They compute in their own dtype and return the dtype of the noise.
 """
 
+from typing import NoReturn
+
 import torch
 from torch import Tensor, nn
 
@@ -20,9 +22,11 @@ class VectorCritic(nn.Module):
 
     def __init__(self, size: int, *, hidden: int = 64, context: int = 0):
         super().__init__()
-        self.net, self.context = _perceptron(size + context, hidden), context
+        self.net, self.size, self.context = _perceptron(size + context, hidden), size, context
 
     def forward(self, noise: Tensor, context: Tensor | None = None) -> Tensor:
+        if noise.shape[-1:] != (self.size,):
+            _refuse(self, str(self.size), noise, "MatrixCritic takes n x m")
         own = noise.to(self.net[-1].weight.dtype)  # type: ignore[arg-type]
         return self.net(_join(own, context, self)).squeeze(-1).to(noise.dtype)
 
@@ -48,6 +52,7 @@ class MatrixCritic(nn.Module):
     def __init__(self, *, size: int | tuple[int, int] | None = None, hidden: int = 32, context: int = 0):
         super().__init__()
         n, m = (size, size) if isinstance(size, int) else size or (0, 0)
+        self.size = (n, m) if size else None
         self.rows = nn.Parameter(torch.randn(n, 1, _EMBEDDING)) if size else None
         self.columns = nn.Parameter(torch.randn(m, _EMBEDDING)) if size else None
         seen = 3 + context + (2 * _EMBEDDING if size else 0)
@@ -55,6 +60,9 @@ class MatrixCritic(nn.Module):
         self.out, self.context = nn.Linear(hidden, 1), context
 
     def forward(self, noise: Tensor, context: Tensor | None = None) -> Tensor:
+        if noise.dim() < 2 or self.size not in (None, noise.shape[-2:]):
+            made_for = " x ".join(map(str, self.size or "nm"))
+            _refuse(self, made_for, noise, "VectorCritic takes n keys")
         own = noise.to(self.out.weight.dtype)
         racing = noise != 0  # RELAX puts 0 where a key does not race; other noise is almost never 0
         means = [own.sum(dim, keepdim=True) / racing.sum(dim, keepdim=True).clamp(min=1) for dim in (-1, -2)]
@@ -68,11 +76,13 @@ class MatrixCritic(nn.Module):
         """(*S, n, m, features), with the embeddings of row and column if there are any."""
         if self.rows is None or self.columns is None:
             return seen
-        shape, known = seen.shape[-3:-1], (len(self.rows), len(self.columns))
-        if shape != known:
-            raise ValueError(f"MatrixCritic: made for noise of size {known}, got {tuple(shape)}")
         embeddings = [x.expand(*seen.shape[:-1], _EMBEDDING) for x in (self.rows, self.columns)]
         return torch.cat([seen, *embeddings], -1)
+
+
+def _refuse(critic: nn.Module, made_for: str, noise: Tensor, other: str) -> NoReturn:
+    shape = tuple(noise.shape)
+    raise ValueError(f"{type(critic).__name__}: made for {made_for} keys, got noise of shape {shape}; {other}")
 
 
 def _perceptron(size: int, hidden: int) -> nn.Sequential:

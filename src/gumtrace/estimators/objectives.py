@@ -1,4 +1,4 @@
-"""What objectives get, and the checks of what they return."""
+"""What objectives get, and the checks of what they return; the check of what critics and surrogates get beside it."""
 
 import math
 from collections.abc import Callable
@@ -24,6 +24,11 @@ def objective_on(on: str, objective: Objective) -> Any:
     """The objective of values as it is, one of traces marked as such: what `losses` takes."""
     if on not in ("value", "trace"):
         raise ValueError(f'on must be "value" or "trace", what the objective gets; got {on!r}')
+    if not callable(objective):
+        raise TypeError(
+            f"the objective must be a function of the {on}s that returns a loss for each, got "
+            f"{type(objective).__name__}; pass lambda {on}s: ..."
+        )
     return OnTrace(objective) if on == "trace" else objective
 
 
@@ -63,11 +68,29 @@ def losses(name: str, dist: Structure, objective: Any, drawn: Trace | Tensor) ->
 
 
 def _advice(loss: Any, want: torch.Size) -> str:
-    """Losses that have the first of the dimensions are perhaps of several structures each."""
-    shared = len(want) - loss.dim() if torch.is_tensor(loss) and loss.dim() > 0 else 0
+    """Losses that have the first of the dimensions are perhaps of several structures each; those with more dimensions
+    are not summed, or a mini-batch for one structure."""
+    if not torch.is_tensor(loss) or loss.dim() == 0:
+        return ""
+    more = loss.shape[len(want) :]
+    if more and loss.shape[: len(want)] == want:
+        last = "dimension" if len(more) == 1 else f"{len(more)} dimensions"
+        each = f", or, if it is a mini-batch, give each item a draw of its own, dist.expand({tuple(more)})"
+        return f"; take the mean or sum over the last {last}{each if len(want) == 1 else ''}"
+    shared = len(want) - loss.dim()
     if shared <= 0 or loss.shape != want[: loss.dim()]:
         return ""
     return f"; if several structures have one loss, pass torch.distributions.Independent(dist, {shared})"
+
+
+def check_context(name: str, dist: Structure, context: Tensor | None) -> None:
+    """Features (*batch, ...): a context without the batch would be taken for features that all items share."""
+    batch = dist.batch_shape
+    if context is not None and (context.dim() <= len(batch) or context.shape[: len(batch)] != batch):
+        raise ValueError(
+            f"{name}: the context must have the batch shape {tuple(batch)} and then features, got "
+            f"{tuple(context.shape)}; expand one that all items share"
+        )
 
 
 def _check_finite(name: str, dist: Structure, loss: Tensor) -> None:

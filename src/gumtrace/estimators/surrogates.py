@@ -84,6 +84,7 @@ class LinearSurrogate(_Surrogate):
         return torch.cat([x.new_ones(*x.shape[:-1], 1), x], -1)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        self._check_entries(x)
         if not len(self.weight):
             return x.new_zeros(x.shape[:-1])
         weight = self.weight.to(x.dtype)
@@ -98,6 +99,7 @@ class LinearSurrogate(_Surrogate):
         self, x: Tensor, loss: Tensor, context: Tensor | None = None, generator: torch.Generator | None = None
     ) -> None:
         """Add these losses to the regression, which is solved now or in a later call."""
+        self._check_entries(x)
         x, loss = x.flatten(0, -2), loss.flatten().double()
         finite = usable(loss, x.dtype)
         x, loss = x[finite].double(), loss[finite]
@@ -111,6 +113,14 @@ class LinearSurrogate(_Surrogate):
         if len(self.waiting) >= min(self.gram[0, 0] / 4, len(self.gram) / 3):
             self._add_waiting()
             self._solve()
+
+    def _check_entries(self, x: Tensor) -> None:
+        entries = self.waiting.shape[1]
+        if len(self.gram) and x.shape[-1] != entries:
+            raise ValueError(
+                f"{type(self).__name__}: it has learnt from structures of {entries} entries, these have {x.shape[-1]}; "
+                "a surrogate is for one structure and size"
+            )
 
     def _start(self, x: Tensor) -> None:
         size = self.features(x[:1]).shape[-1]
