@@ -209,3 +209,10 @@ def test_estimators_that_know_of_no_context_need_none():
         return E.TraceREINFORCE(samples=2)(dist, objective, generator=generator)
 
     assert check_unbiased(plain, small(), first, 500, generator=seeded(1)).p_value > 1e-6
+
+
+@pytest.mark.parametrize("given", [E.TraceREINFORCE(samples=2), [E.TraceREINFORCE(samples=2)]])
+def test_estimators_without_names_are_told(given):
+    message = f'gradient_statistics: estimators need names, {{"name": estimator}}, got {type(given).__name__}'
+    with pytest.raises(TypeError, match=message):
+        gradient_statistics(given, small(), first, 2)

@@ -110,12 +110,14 @@ def test_a_new_figure_where_none_is_given():
     pyplot.close(ax.figure)
 
 
-def test_plotting_is_an_attribute_that_is_imported_when_asked_for():
-    """And matplotlib later still: when something is drawn."""
+def test_plotting_and_steps_are_attributes_that_are_imported_when_asked_for():
+    """And matplotlib later still: when something is drawn. Pyro, an extra, is not among what `dir` lists."""
     script = """
 import sys
 import gumtrace as gt
-assert "gumtrace.plotting" not in sys.modules
+assert not {"gumtrace.plotting", "gumtrace.steps"} & sys.modules.keys()
+assert {"plotting", "steps", "Subset", "__version__"} < set(dir(gt)) and "pyro" not in dir(gt)
+assert callable(gt.steps.steps)
 assert callable(gt.plotting.variance) and callable(gt.plotting.optimisation)
 assert "matplotlib" not in sys.modules
 assert not hasattr(gt, "painting")
@@ -149,6 +151,14 @@ def test_errors(monkeypatch, tmp_path):
     traces = _case("subset")[0].sample_trace((2,))
     with pytest.raises(ValueError, match="index it first"):
         plotting.structure(traces, ax=_axes())
+    dist = _case("subset")[0]
+    for draw in (plotting.structure, plotting.decisions, lambda x: plotting.gallery({"a": x}, tmp_path / "a.png")):
+        for given in (dist, dist.sample()):
+            name = type(given).__name__
+            with pytest.raises(
+                TypeError, match=rf"a picture shows a trace, got {name}: draw one, dist.sample_trace\(\)"
+            ):
+                draw(given)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for draw in (lambda: plotting.structure(traces[0]), lambda: plotting.gallery({"a": traces[0]}, tmp_path / "a.png")):
         with pytest.raises(ImportError, match=r'pip install matplotlib, or "\.\[plot\]"'):

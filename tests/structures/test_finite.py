@@ -128,6 +128,12 @@ def test_too_many_structures_are_an_error_with_their_number(dist, message, monke
         dist.entropy()
 
 
+@pytest.mark.parametrize(("what", "samples"), [("mean", "mean"), ("variance", "var"), ("stddev", "var")])
+def test_moments_that_are_too_many_say_how_to_estimate_them(what, samples):
+    with pytest.raises(TooManyTraces, match=rf"dist.sample\(\(1000,\)\).{samples}\(0\)"):
+        getattr(gt.SpanningTree(torch.zeros(30, 30)), what)
+
+
 @pytest.mark.parametrize("name", DISTS)
 def test_structures_are_counted_before_they_are_listed(name):
     for item in items(DISTS[name]()):

@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 from gumtrace.diagnostics.enumeration import TooManyTraces
 from gumtrace.diagnostics.gradients import Estimate, exact_gradient, frozen, gradients, options
 from gumtrace.estimators.base import Objective, checked_count
+from gumtrace.estimators.objectives import objective_on
 from gumtrace.structures.base import Structure
 from gumtrace.structures.joint import as_structure
 
@@ -80,6 +81,10 @@ def gradient_statistics(
     """
     checked_count("gradient_statistics", "replicates", replicates, least=2)
     checked_count("gradient_statistics", "chunk", chunk)
+    if not isinstance(estimators, Mapping):
+        wrong = type(estimators).__name__
+        raise TypeError(f'gradient_statistics: estimators need names, {{"name": estimator}}, got {wrong}')
+    objective_on(on, objective)  # before it is wrapped, to count its calls
     dist = as_structure("gradient_statistics", dist)
     target = _target(dist, objective, on, exact) if target is None else target
     table = GradientTable()

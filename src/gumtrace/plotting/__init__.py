@@ -27,8 +27,8 @@ def structure(trace: Trace, *, logits=None, ax=None, title: str | None = None, l
 
     Returns the axes.
     """
-    drawn = trace.layout.structure
     ax = _axes(trace, ax, title)
+    drawn = trace.layout.structure
     load(drawn.drawing)(ax, drawn.words(trace, labels), chances(logits, trace.layout.geometry.keys))
     return ax
 
@@ -61,6 +61,11 @@ def gallery(
 
 
 def _axes(trace: Trace, ax, title: str | None):
+    if not isinstance(trace, Trace):
+        raise TypeError(
+            f"a picture shows a trace, got {type(trace).__name__}: draw one, dist.sample_trace(), or take the mode's, "
+            "dist.trace(dist.logits)"
+        )
     if trace.shape:
         raise ValueError(f"a picture shows one trace, this one has shape {tuple(trace.shape)}: index it first")
     if ax is None:

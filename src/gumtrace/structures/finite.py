@@ -24,6 +24,7 @@ NO_MEAN = (
     "and Permutation(matrix=True) has a mean"
 )
 MEAN_ADVICE = "estimate it by samples: dist.sample((1000,)).mean(0)"
+VARIANCE_ADVICE = "estimate it by samples: dist.sample((1000,)).var(0)"
 ENTROPY_ADVICE = (
     "gumtrace.divergences.structure_entropy estimates it where there is a log_prob, and trace_entropy a number that is "
     "not below it"
@@ -94,20 +95,20 @@ class Finite(Description):
                 [0.6667, 0.0000, 0.6667],
                 [0.6667, 0.6667, 0.0000]])
         """
-        return self._moment("mean", lambda values, mean: mean)
+        return self._moment("mean", MEAN_ADVICE, lambda values, mean: mean)
 
     @property
     def variance(self) -> Tensor:
         """E (X - E X)², (*batch, *event), of each entry, as `mean`."""
-        return self._moment("variance", lambda values, mean: (values - mean).square())
+        return self._moment("variance", VARIANCE_ADVICE, lambda values, mean: (values - mean).square())
 
-    def _moment(self, what: str, of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    def _moment(self, what: str, advice: str, of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         name = f"{type(self).__name__}.{what}"
         if not self._layout.dtype.is_floating_point:
             raise NotImplementedError(NO_MEAN.format(name))
 
         def moment(dist: "Structure") -> Tensor:
-            values, log_prob = law(name, dist, MEAN_ADVICE)
+            values, log_prob = law(name, dist, advice)
             if not values.is_floating_point():
                 raise NotImplementedError(NO_MEAN.format(name))
             values = values.to(log_prob.dtype).reshape(len(values), *[1] * len(dist.batch_shape), *dist.event_shape)
