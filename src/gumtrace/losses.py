@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent
 
-from gumtrace.estimators.base import Inject, checked_count
+from gumtrace.estimators.base import checked_count
+from gumtrace.estimators.inject import Inject
 from gumtrace.relaxations.transforms import refuse_transforms
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure

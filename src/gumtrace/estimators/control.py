@@ -12,7 +12,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from gumtrace.estimators.base import Estimator, Inject, Objective, advantage, checked_leave_one_out
+from gumtrace.estimators.base import Estimator, Objective, advantage, checked_leave_one_out
+from gumtrace.estimators.inject import Inject
 from gumtrace.estimators.objectives import check_context
 from gumtrace.estimators.relaxed import checked_temperature, relaxed
 from gumtrace.structures.base import Structure

@@ -6,7 +6,8 @@ import math
 import torch
 from torch import Tensor
 
-from gumtrace.estimators.base import Estimator, Inject
+from gumtrace.estimators.base import Estimator
+from gumtrace.estimators.inject import Inject
 from gumtrace.structures.base import Structure
 from gumtrace.structures.joint import split
 
