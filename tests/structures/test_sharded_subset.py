@@ -48,7 +48,7 @@ def test_one_rank_is_a_subset(alone):
 def test_what_needs_all_keys_is_refused(alone, call, shape):
     d = gt.ShardedSubset(torch.zeros(shape), 3)
     arguments = {"log_prob": (torch.zeros(7),), "distinct_traces": (2,)}.get(call, ())
-    with pytest.raises(NotImplementedError, match="ShardedSubset: no rank has all keys, .*; take trace_log_prob"):
+    with pytest.raises(NotImplementedError, match=r"ShardedSubset: no rank has all keys, .*; take trace_log_prob"):
         getattr(d, call)(*arguments)
 
 
