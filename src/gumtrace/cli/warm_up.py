@@ -92,7 +92,7 @@ def _compile_side_by_side(pairs: Pairs, jobs: int) -> str | None:
 
 
 def _command(name: str, dtype: str) -> list[str]:
-    return [sys.executable, "-m", "gumtrace.cli", "warm-up", name, "--dtype", dtype, "--jobs", "1"]
+    return [sys.executable, "-m", "gumtrace", "warm-up", name, "--dtype", dtype, "--jobs", "1"]
 
 
 def _wait(running: dict[tuple[str, str], subprocess.Popen], most: int) -> str | None:

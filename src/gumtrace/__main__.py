@@ -1,4 +1,4 @@
-"""`python -m gumtrace.cli` is the `gumtrace` command."""
+"""`python -m gumtrace` is the `gumtrace` command."""
 
 import sys
 
