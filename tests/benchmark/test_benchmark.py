@@ -144,6 +144,14 @@ def test_command_times_nothing_after_a_failed_check(few_cases, broken, tmp_path,
     assert not (tmp_path / "r.json").exists()
 
 
+def test_command_refuses_a_file_that_cannot_be_written(few_cases, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(benchmark, "check_case", lambda *_, **__: pytest.fail("it was checked"))
+    (tmp_path / "file").write_text("")
+    assert command("--json", str(tmp_path / "file" / "r.json")) == 2
+    error = f"gumtrace bench: cannot write into {tmp_path / 'file'}: it is a file; choose another --json\n"
+    assert capsys.readouterr().err == error
+
+
 @pytest.mark.parametrize("device", ["nonsense", "meta"])
 def test_command_refuses_a_device(capsys, device):
     assert command("--device", device) == 2

@@ -41,10 +41,19 @@ def test_a_missing_extra_is_one_line(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == 'gumtrace: this needs rich: pip install rich, or ".[cli]" in a checkout\n'
 
 
+@pytest.mark.parametrize(("out", "reason"), [("file", "it is a file"), ("file/demo", "Not a directory")])
+def test_a_folder_that_cannot_be_written_is_refused_at_once(out, reason, tmp_path, capsys):
+    """One line, and nothing before it."""
+    (tmp_path / "file").write_text("")
+    assert main(["demo", "--out", str(tmp_path / out)]) == 2
+    error = f"gumtrace demo: cannot write into {tmp_path / out}: {reason}; choose another --out\n"
+    assert capsys.readouterr() == ("", error)
+
+
 def test_version(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["gumtrace", "--version"])
     with pytest.raises(SystemExit) as end:
-        runpy.run_module("gumtrace.cli", run_name="__main__")
+        runpy.run_module("gumtrace", run_name="__main__")
     assert end.value.code == 0
     assert capsys.readouterr().out == f"gumtrace {gumtrace.__version__}\n"
 

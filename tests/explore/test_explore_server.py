@@ -188,11 +188,12 @@ def test_command_takes_the_next_port_unless_told(interrupted, capsys, monkeypatc
         assert re.search(r"explorer is at http://127\.0\.0\.1:(\d+)/", out)[1] != str(port)
 
 
-def test_command_refuses_ports_that_are_none(capsys):
+@pytest.mark.parametrize("port", ["65536", "-1", "abc"])
+def test_command_refuses_ports_that_are_none(port, capsys):
     with pytest.raises(SystemExit) as end:
-        main(["explore", "--port", "65536"])
+        main(["explore", f"--port={port}"])
     assert end.value.code == 2
-    assert "must be from 0 to 65535" in capsys.readouterr().err
+    assert f"--port: must be a whole number from 0 to 65535, got '{port}'\n" in capsys.readouterr().err
 
 
 def test_the_site_says_what_is_so():

@@ -1,6 +1,7 @@
 """The toy experiment: every structure and estimator takes a few steps, and the picture is drawn."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -36,7 +37,35 @@ def test_command_writes_a_figure(tmp_path, capsys):
     arguments = ["toy", "matching", "--iterations", "2", "--seeds", "1", "--samples", "3", "--out", str(tmp_path)]
     assert cli.main(arguments) == 0
     assert (tmp_path / "matching.png").stat().st_size > 10_000
-    assert "T-REINFORCE+" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert re.search(r"^T-REINFORCE\+ +TraceREINFORCE +[\d.]+ ", out, re.MULTILINE)
+    assert "lower is better" in out
+    assert "it/s" not in err  # bars are for terminals
+
+
+def test_one_sample_leaves_none_out(tmp_path, capsys):
+    """The "+" of a label stands for the leave-one-out baseline."""
+    arguments = ["toy", "permutation", "--iterations", "1", "--seeds", "1", "--samples", "1", "--rough"]
+    assert cli.main([*arguments, "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^T-REINFORCE +TraceREINFORCE ", out, re.MULTILINE)
+    assert "+" not in out
+
+
+def test_help_says_defaults_and_what_is_better(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["toy", "--help"])
+    out = capsys.readouterr().out
+    for default in ("toy", "150", "3", "8"):
+        assert f"(default: {default})" in out
+    assert "lower is better" in out
+
+
+def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("")
+    assert cli.main(["toy", "subset", "--out", str(file)]) == 2
+    assert capsys.readouterr().err == f"gumtrace toy: cannot write into {file}: it is a file; choose another --out\n"
 
 
 def test_estimators_that_take_fewer_samples_are_left_out(tmp_path, capsys):
@@ -56,7 +85,7 @@ def test_numbers_that_make_no_sense(given, capsys):
     with pytest.raises(SystemExit) as stopped:
         cli.main(["toy", "spanning-tree", *given])
     assert stopped.value.code == 2
-    assert f"argument {given[0]}" in capsys.readouterr().err
+    assert f"argument {given[0]}: must be a whole number from 1 on, got '{given[1]}'" in capsys.readouterr().err
 
 
 def test_unknown_structure():

@@ -89,10 +89,11 @@ class _Main(argparse.ArgumentParser):
 
 def _parser(found: Mapping[str, Command]) -> argparse.ArgumentParser:
     epilog = None if "train" in found else _MORE
-    parser = _Main(prog="gumtrace", description=gumtrace.__doc__, epilog=epilog)
+    parser = _Main(prog="gumtrace", description=gumtrace.__doc__, epilog=epilog, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"gumtrace {gumtrace.__version__}")
     choices = parser.add_subparsers(dest="command", metavar="command", required=True, parser_class=_Parser)
     for name, command in found.items():
         text = command.help
-        choices.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.").command = command
+        description = f"{text[0].upper()}{text[1:]}."
+        choices.add_parser(name, help=text, description=description, allow_abbrev=False).command = command
     return parser

@@ -1,16 +1,31 @@
 """Kinds of arguments that several commands take."""
 
 import argparse
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryFile
 
 import torch
 
 
 def positive(text: str) -> int:
     """A whole number from 1 on."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
+    with suppress(ValueError):  # whose text would name this function
+        if (value := int(text)) >= 1:
+            return value
+    raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, got {text!r}")
+
+
+def folder_problem(folder: Path, option: str) -> str | None:
+    """Why nothing can be written into a folder, None if it can: it is made if it is missing. To be asked before the
+    work, and not after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror
+        return f"cannot write into {folder}: {reason}; choose another {option}"
 
 
 def device_problem(device: str, dtype: torch.dtype = torch.float32) -> str | None:

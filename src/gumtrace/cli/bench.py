@@ -12,7 +12,7 @@ from gumtrace import benchmark
 from gumtrace.benchmark import Case, CheckFailed, Record
 from gumtrace.benchmark.cases import BATCH, CUDA_BATCH, has_kernel
 from gumtrace.benchmark.timing import REPEAT
-from gumtrace.cli.arguments import device_problem, positive
+from gumtrace.cli.arguments import device_problem, folder_problem, positive
 
 QUICK_REPEAT = 5
 
@@ -42,13 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: done; 1: a correctness check failed and nothing was timed; 2: the device cannot be used."""
+    """0: done; 1: a correctness check failed and nothing was timed; 2: the device or the file cannot be used."""
     dtype = getattr(torch, args.dtype)
-    if problem := device_problem(args.device, dtype):
+    problem = device_problem(args.device, dtype)
+    if problem is None and args.json is not None:
+        problem = folder_problem(args.json.parent, "--json")
+    if problem:
         print(f"gumtrace bench: {problem}", file=sys.stderr)
         return 2
-    if args.json is not None:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
     cases = [case for case in (benchmark.SCALE if args.scale else benchmark.CASES) if _wanted(case, args)]
     on_cuda = torch.device(args.device).type == "cuda"
     settings: dict[str, Any] = {"device": args.device, "dtype": dtype}

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 
 import gumtrace as gt
 from gumtrace import plotting
+from gumtrace.cli.arguments import folder_problem
 from gumtrace.extras import require
 from gumtrace.steps import Names, Step, steps
 from gumtrace.structures.base import Structure
@@ -51,8 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """0: done; 1: a trace did not come again; 2: the picture cannot be written."""
     console = require("rich.console", "cli").Console(highlight=False)
     require("matplotlib", "plot")  # now, and not after the tables
+    if problem := folder_problem(args.out, "--out"):
+        print(f"gumtrace demo: {problem}", file=sys.stderr)
+        return 2
     generator = torch.Generator().manual_seed(args.seed)
     console.print(INTRODUCTION)
     with console.status("compiling the kernels, the first time only"):
@@ -61,7 +67,6 @@ def run(args: argparse.Namespace) -> int:
         console.print(table(one))
         console.print(f"  log P(T) = [bold]{one.log_prob:.4f}[/], so P(T) = {math.exp(one.log_prob):.2e}")
         console.print(f"  G | T drawn {REDRAWS} times and run again: the same trace {one.same} times\n")
-    args.out.mkdir(parents=True, exist_ok=True)
     path = plotting.gallery(
         {one.example.title: one.trace for one in traced},
         args.out / "structures.png",

@@ -4,6 +4,7 @@ import argparse
 import errno
 import sys
 import webbrowser
+from contextlib import suppress
 
 import torch
 
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 65535:
-        raise argparse.ArgumentTypeError(f"must be from 0 to 65535, got {value}")
-    return value
+    with suppress(ValueError):  # whose text would name this function
+        if 0 <= (value := int(text)) <= 65535:
+            return value
+    raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 65535, got {text!r}")

@@ -1,25 +1,39 @@
 """`gumtrace toy STRUCTURE`: every estimator on a small problem, side by side."""
 
 import argparse
+import sys
 from pathlib import Path
 
-from gumtrace.cli.arguments import positive
+from gumtrace.cli.arguments import folder_problem, positive
 from gumtrace.extras import require
 from gumtrace.toy import SIZES, Curve, applicable, left_out, optimise, problem
 
+BETTER = "The objective is minimised: lower is better."
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = BETTER
     parser.add_argument("structure", choices=list(SIZES), help="what to optimise over")
-    parser.add_argument("--out", type=Path, default=Path("toy"), metavar="DIR", help="where the figure goes")
-    parser.add_argument("--iterations", type=positive, default=150)
-    parser.add_argument("--seeds", type=positive, default=3, help="runs of each estimator")
-    parser.add_argument("--samples", type=positive, default=8, help="objective calls per iteration")
+    parser.add_argument(
+        "--out", type=Path, default=Path("toy"), metavar="DIR", help="folder for the figure (default: toy)"
+    )
+    numbers = {
+        "--iterations": (150, "updates of the logits"),
+        "--seeds": (3, "runs of each estimator"),
+        "--samples": (8, "objective calls per iteration"),
+    }
+    for option, (default, text) in numbers.items():
+        parser.add_argument(option, type=positive, default=default, metavar="N", help=f"{text} (default: {default})")
     parser.add_argument("--rough", action="store_true", help="an objective without a gradient")
 
 
 def run(args: argparse.Namespace) -> int:
+    """0: done; 2: the figure cannot be written."""
     plotting = require("gumtrace.plotting", "plot")
     require("matplotlib", "plot")
+    if refused := folder_problem(args.out, "--out"):
+        print(f"gumtrace toy: {refused}", file=sys.stderr)
+        return 2
     p = problem(args.structure, smooth=not args.rough)
     builds = applicable(p, args.samples)
     for name, most in left_out(p, args.samples).items():
@@ -27,27 +41,31 @@ def run(args: argparse.Namespace) -> int:
     curves: list[Curve] = []
     every = max(args.iterations // 10, 1)
     tqdm = require("tqdm", "cli").tqdm
-    with tqdm(total=len(builds) * args.seeds * (args.iterations + 1), desc=args.structure, unit="it") as bar:
+    updates = len(builds) * args.seeds * (args.iterations + 1)
+    with tqdm(total=updates, desc=args.structure, unit="it", disable=None) as bar:
         for name, build in builds.items():
             bar.set_postfix_str(name)
             for seed in range(args.seeds):
                 settings = {"iterations": args.iterations, "seed": seed, "every": every, "tick": bar.update}
                 curves.append(optimise(p, name, build, **settings))
-    args.out.mkdir(parents=True, exist_ok=True)
     kind = "rough" if args.rough else "smooth"
     path = plotting.optimisation(curves, args.out / f"{args.structure}.png", f"{args.structure}, {kind} objective")
-    _print_table(curves, args.seeds)
+    _print_table(curves, {name: type(build()).__name__ for name, build in builds.items()}, args.seeds)
+    print(BETTER)
     print(f"Curves, and standard deviations of the gradient: {path}")
     return 0
 
 
-def _print_table(curves: list[Curve], seeds: int) -> None:
-    console, table = require("rich.console", "cli").Console(), require("rich.table", "cli").Table(box=None)
-    table.add_column("estimator")
-    for heading in ("objective at the start", "at the end", "gradient std at the start", "at the end"):
+def _print_table(curves: list[Curve], classes: dict[str, str], seeds: int) -> None:
+    """A row for each estimator; `classes` are their names in Python."""
+    console = require("rich.console", "cli").Console()
+    table = require("rich.table", "cli").Table(box=None, padding=(0, 1, 0, 0))  # 80 columns in all
+    for heading in ("\nestimator", "\nin Python"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("objective\nat start", "\nat end", "gradient\nstd at start", "\nat end"):
         table.add_column(heading, justify="right")
-    for name in dict.fromkeys(c.estimator for c in curves):
+    for name, of_python in classes.items():
         runs = [c for c in curves if c.estimator == name]
         numbers = [sum(getattr(c, field)[at] for c in runs) / seeds for field in ("objective", "std") for at in (0, -1)]
-        table.add_row(name, *(f"{x:.4g}" for x in numbers))
+        table.add_row(name, of_python, *(f"{x:.4g}" for x in numbers))
     console.print(table)

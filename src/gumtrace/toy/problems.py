@@ -95,9 +95,13 @@ def problem(name: str, *, size: int | None = None, smooth: bool = True, seed: in
 
 def applicable(p: Problem, samples: int = 8) -> dict[str, Callable[[], Estimator]]:
     """Estimators of the problem by label, each for about `samples` objective calls per iteration; without those of
-    `left_out`."""
+    `left_out`. Where that is one sample, there is none to leave out, and labels have no "+"."""
     few = left_out(p, samples)
-    return {cls.label: partial(_build, cls, p, samples) for cls in _fitting(p) if cls.label not in few}
+    fitting = [cls for cls in _fitting(p) if cls.label not in few]
+    return {
+        cls.label if _runs(cls, samples) > 1 else cls.label.removesuffix("+"): partial(_build, cls, p, samples)
+        for cls in fitting
+    }
 
 
 def left_out(p: Problem, samples: int) -> dict[str, int]:
