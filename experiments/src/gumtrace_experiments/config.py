@@ -196,7 +196,10 @@ def build_estimator(config: Config, critic: Make | None = None, surrogate: Make 
     """
     cls = config.estimator_type
     if critic is None and "critic" in cls.settings():
-        raise ValueError(f"{config.estimator} needs a critic, which this experiment does not provide")
+        raise ValueError(
+            f"{config.estimator} needs a critic, which this experiment does not provide: choose another estimator, or "
+            "give it one by build_estimator(config, critic=...)"
+        )
     modules = {name: make for name, make in (("critic", critic), ("surrogate", surrogate)) if make is not None}
     settings = {**vars(config), "samples": config.k, "leave_one_out": config.k > 1}  # one sample is the config's choice
     return cls.from_settings(settings, **modules)

@@ -62,6 +62,15 @@ def test_a_run_without_data_does_not_stop_the_others(capsys, monkeypatch):
     assert main(["evaluate", "runs/quadratic/0"]) == 2
 
 
+def test_a_damaged_config_does_not_stop_the_others(capsys):
+    damaged = write_run(Path("runs/quadratic/0"), experiment="quadratic") / "config.json"
+    damaged.write_text("{")
+    assert main(["evaluate", "quadratic"]) == 1
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["run"] for line in out.splitlines()] == ["runs/quadratic/a/seed-0"]
+    assert err.startswith(f"gumtrace evaluate: left out: {damaged} cannot be read (")
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

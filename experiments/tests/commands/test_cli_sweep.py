@@ -85,6 +85,7 @@ def test_an_interrupted_command(tmp_path, capsys):
         (["--cluster", "slurm"], "slurm"),
         (["--cluster", "slurm", "--device", "nowhere"], "slurm"),  # whose machines may have it
         (["--device", "nowhere"], "device 'nowhere' cannot be used"),
+        (["--out", "/dev/null"], "cannot write into /dev/null: it is a file; choose another --out"),
         (["--slurm-options", "account"], "pairs such as account=me"),
         (["--storage", "postgresql+nothing://me:secret@nowhere/x"], "cannot open the study in the database"),
         (["--storage", "sqlite:////no/such/folder/x.db"], "cannot open the study in the database"),

@@ -79,10 +79,10 @@ def test_profile(tmp_path, capsys):
 def test_what_is_wrong(argv, message, tmp_path, capsys):
     where = ["--out", str(tmp_path / "runs"), "--data", str(tmp_path / "data")]
     assert main(["train", "graph-layout", *TINY, *where, *argv]) == 2
-    output = capsys.readouterr().err
-    assert message in output
-    assert len(output.splitlines()) == 1
-    assert not list(tmp_path.rglob("config.json"))  # nothing that would count as a run
+    *generated, error = capsys.readouterr().err.splitlines()
+    assert message in error
+    assert all(line.startswith("generated ") for line in generated)
+    assert not (tmp_path / "runs").exists()
 
 
 def cut(content):
@@ -125,9 +125,30 @@ def test_a_damaged_run(file, harm, tmp_path, capsys):
 
 def test_a_folder_that_cannot_be_made(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    where = ["--out", str(tmp_path / "file" / "runs"), "--data", str(tmp_path / "data")]
+    where = ["--out", str(tmp_path / "file"), "--data", str(tmp_path / "data")]
     assert main(["train", "graph-layout", *TINY, *where]) == 2
-    assert str(tmp_path / "file") in capsys.readouterr().err
+    folder = tmp_path / "file" / "seed-0"
+    error = f"gumtrace train: cannot write into {folder}: Not a directory; choose another --out"
+    assert capsys.readouterr().err.splitlines()[-1] == error
+
+
+def test_an_empty_folder_of_ones_own_is_left(tmp_path):
+    """Only what a refused run has made goes with it."""
+    (tmp_path / "runs").mkdir()
+    where = ["--out", str(tmp_path / "runs"), "--data", str(tmp_path / "data")]
+    assert main(["train", "graph-layout", *TINY, *where, "--calls", "1000"]) == 2
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_generated_data_are_reported(tmp_path, capsys):
+    """Once: whoever has the data has named another folder."""
+    where = ["--out", str(tmp_path / "runs"), "--data", str(tmp_path / "dtaa")]
+    assert main(["train", "graph-layout", *TINY, *where]) == 0
+    (file,) = (tmp_path / "dtaa").iterdir()
+    line = f"generated {file}: there was no such file"
+    assert capsys.readouterr().err.splitlines().count(line) == 1
+    assert main(["train", "graph-layout", *TINY, *where]) == 0
+    assert line not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("argv", "message"), [(["--samples", "1000"], "with 1000 samples"), (["--lrr", "1"], "--lrr")])

@@ -195,6 +195,19 @@ def test_an_estimator_of_ones_own(capsys):
     assert "unknown estimator 'Median': choose from" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (["--estimator", "RELAX"], "or give it one by build_estimator(config, critic=...)"),
+        (["--curriculum", "3:10"], "mine does not say how difficult an item is"),
+    ],
+)
+def test_an_experiment_that_cannot_be_built_leaves_no_folder(argv, problem, capsys):
+    assert main(["train", MINE, *SHORT, *argv, "--seeds", "0-1"]) == 2
+    assert problem in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
 class Unfinished(Experiment):
     name = "unfinished"
 

@@ -51,3 +51,11 @@ def test_it_learns(capsys):
     words = ["--iterations", "100", "--out", "runs"]
     assert main(["train", "subsets:SubsetAutoencoder", *words]) == 0
     assert float(re.search(r"^seed 0: explained (\S+)$", capsys.readouterr().out, re.MULTILINE)[1]) > 1 / 3
+
+
+def test_a_critic_as_the_page_says():
+    (call,) = re.findall(r"`(build_estimator\(config, critic=.*?\))`", PAGE)
+    module = MODULE.replace("build_estimator(config)", call)
+    assert module != MODULE
+    Path("subsets.py").write_text(f"from gumtrace.estimators import VectorCritic\n{module}")
+    assert main(["train", "subsets:SubsetAutoencoder", "--estimator", "RELAX", *SHORT]) == 0

@@ -133,3 +133,30 @@ def test_command_refuses(tmp_path, capsys):
     (folder / "result.json").write_text("{")
     assert main(["table", "graph-layout", str(folder)]) == 2
     assert "result.json: damaged" in capsys.readouterr().err
+
+
+DAMAGED = {"result.json": ("[]", "not a JSON object"), "metrics.jsonl": ("{\n{}\n", "line 1: damaged, or not JSON")}
+
+
+@pytest.mark.parametrize("file", DAMAGED)
+@pytest.mark.parametrize("command", ["table", "plot"])
+def test_damaged_runs_do_not_hide_the_others(command, file, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text, why = DAMAGED[file]
+    write_run(Path("good"), test=-111.0)
+    (write_run(Path("bad"), seed=1) / file).write_text(text)
+    assert main([command, "graph-layout", "good", "bad"]) == 1
+    out, err = capsys.readouterr()
+    assert ("−111.00" if command == "table" else "plots/graph-layout/elbo.png") in out
+    assert err.startswith(f"gumtrace {command}: left out: bad/seed-1/{file}")
+    assert why in err
+    assert len(err.splitlines()) == 1
+    assert main([command, "graph-layout", "bad"]) == 2
+    assert capsys.readouterr().err.startswith(f"gumtrace {command}: bad/seed-1/{file}")
+
+
+def test_pictures_in_a_file_are_refused(tmp_path, capsys):
+    folder = write_run(tmp_path / "runs")
+    assert main(["plot", "graph-layout", str(folder), "--out", str(folder / "config.json")]) == 2
+    error = f"cannot write into {folder / 'config.json'}: it is a file; choose another --out\n"
+    assert capsys.readouterr().err == f"gumtrace plot: {error}"

@@ -68,9 +68,17 @@ def find_runs(of: type[Experiment] | Path, paths: list[Path]) -> list[Path]:
         paths, what = paths or [Path("runs") / of.name], f"run of {of.name}"
     found = [file.parent for path in paths for file in sorted(path.rglob(CONFIG))]
     if not isinstance(of, Path):
-        found = [path for path in found if (read_json(path / CONFIG) or {}).get("experiment") == of.name]
+        found = [path for path in found if _may_be(path, of.name)]
     if not found:
         raise RunFolderError(
             f"no {what} in {', '.join(map(str, paths))}: name a folder of runs or an experiment ({', '.join(names())})"
         )
     return found
+
+
+def _may_be(path: Path, name: str) -> bool:
+    """A run of the experiment, as far as one can tell: what is wrong with a damaged one is said when its turn comes."""
+    try:
+        return (read_json(path / CONFIG) or {}).get("experiment") == name
+    except RunFolderError:
+        return True

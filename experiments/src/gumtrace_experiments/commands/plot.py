@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from gumtrace.cli.arguments import positive
+from gumtrace.cli.arguments import folder_problem, positive
 from gumtrace.extras import require
 from gumtrace_experiments.commands import runs
 from gumtrace_experiments.loop.evaluation import restore
@@ -36,23 +36,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """0: done; 1: done, but some runs are damaged, and left out; 2: nothing can be drawn."""
     require("matplotlib", "plot")
     out = args.out or Path("plots") / args.experiment.name  # other experiments have pictures of the same names
     try:
-        files = _curves(args, out) if args.folder is None else _pictures(args, out)
+        files, status = _curves(args, out) if args.folder is None else (_pictures(args, out), 0)
     except (RunFolderError, ValueError, OSError, NotImplementedError) as error:  # the last: it draws no pictures
         print(f"gumtrace plot: {error}", file=sys.stderr)
         return 2
     for file in files:
         print(file)
-    return 0
+    return status
 
 
-def _curves(args: argparse.Namespace, out: Path) -> list[Path]:
+def _curves(args: argparse.Namespace, out: Path) -> tuple[list[Path], int]:
     if args.file is not None:
         raise RecordError("--file is for pictures of one run, which --run names")
-    metric = args.experiment.selection_metric
-    return draw(runs.read(args), args.experiment.report(), metric, out, runs.read_times(args))
+    records, status = runs.read(args)
+    times, metric = runs.read_times(args), args.experiment.selection_metric
+    return draw(records, args.experiment.report(), metric, _made(out), times), status
 
 
 def _pictures(args: argparse.Namespace, out: Path) -> list[Path]:
@@ -60,5 +62,10 @@ def _pictures(args: argparse.Namespace, out: Path) -> list[Path]:
         raise RecordError("PATHs are for curves, and --run is for pictures of one run: one command each")
     model = restore(args.folder, data=args.data, file=args.file, experiment=args.experiment)
     file = "found.png" if args.file is None else f"found-{args.file.name.partition('.')[0]}.png"
-    out.mkdir(parents=True, exist_ok=True)
-    return [model.draw(out / file, count=args.count, split=args.split)]
+    return [model.draw(_made(out) / file, count=args.count, split=args.split)]
+
+
+def _made(out: Path) -> Path:
+    if problem := folder_problem(out, "--out"):
+        raise ValueError(problem)
+    return out

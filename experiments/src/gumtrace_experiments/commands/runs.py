@@ -46,12 +46,18 @@ def _paths(args: argparse.Namespace) -> list[Path]:
     return args.paths or [_recorded(name) or Path("runs") / name]
 
 
-def read(args: argparse.Namespace) -> list[Record]:
-    """The runs of the experiment; an error if there are none."""
+def read(args: argparse.Namespace) -> tuple[list[Record], int]:
+    """The runs of the experiment, and an exit status: 1 if others are damaged, which are named and left out. An error
+    if there are none."""
     name = args.experiment.name
     trained, recorded, paths = Path("runs") / name, _recorded(name), _paths(args)
     there = args.paths or [path for path in paths if path.exists()]
-    records = [record for record in collect(there) if record.experiment == name]
+    left_out: list[Exception] = []
+    records = [record for record in collect(there, left_out) if record.experiment == name]
+    if left_out and not records:
+        raise left_out[0]
+    for error in left_out:
+        print(f"gumtrace {args.command}: left out: {error}", file=sys.stderr)
     if not records:
         raise RecordError(
             f"no run of {name} in {', '.join(map(str, paths))}; to train some: "
@@ -59,7 +65,7 @@ def read(args: argparse.Namespace) -> list[Record]:
         )
     if recorded and not args.paths:
         _report_hidden(records, name, recorded, trained)
-    return records
+    return records, int(bool(left_out))
 
 
 def _report_hidden(shown: list[Record], name: str, recorded: Path, trained: Path) -> None:

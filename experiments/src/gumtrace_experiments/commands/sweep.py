@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from gumtrace.cli.arguments import device_problem
+from gumtrace.cli.arguments import device_problem, folder_problem
 from gumtrace_experiments.commands.options import add_experiment, label, parse, set_threads
 from gumtrace_experiments.commands.retraining import command
 from gumtrace_experiments.store.errors import RunFolderError
@@ -90,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
             threads=set_threads(options.threads, options.smoke),
         )
         more = read_options(options.slurm_options)
+        if problem := folder_problem(out, "--out"):
+            raise ValueError(problem)
         slurm = (options.slurm_partition, options.slurm_hours, options.slurm_cpus, more)
         study = run_sweep(sweep, Jobs(options.jobs, options.cluster, *slurm))
     except (RunFolderError, SweepError, ValueError, OSError) as error:

@@ -31,8 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """0: all runs are shown; 1: some are damaged, and left out; 2: none can be shown."""
     try:
-        records = runs.read(args)
+        records, status = runs.read(args)
         if args.save is not None:
             save(args.save, records)
             print(f"{len(records)} runs in {args.save}", file=sys.stderr)
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     except (RecordError, OSError) as error:
         print(f"gumtrace table: {error}", file=sys.stderr)
         return 2
-    return 0
+    return status
 
 
 def _show(records: list[Record], times: Times, args: argparse.Namespace) -> None:

@@ -62,31 +62,39 @@ def canonical(config: dict[str, Any]) -> str:
     return json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def collect(paths: Iterable[str | Path]) -> list[Record]:
+def collect(paths: Iterable[str | Path], left_out: list[Exception] | None = None) -> list[Record]:
     """All runs in some folders (and the folders inside) and recorded files, sorted.
 
     A run that is found several times, in its folder and in a file say, counts once: as it is where it got farthest,
     or where it was found first.
+
+    Args:
+        left_out: gets the errors of runs and files that are damaged, and these are left out. Without it, the first of
+            them is raised.
     """
     found: dict[tuple, Record] = {}
-    for path in paths:
-        for record in _read(Path(path)):
+    for source in (source for path in paths for source in _sources(Path(path))):
+        try:
+            records = [read_run(source)] if (source / CONFIG).exists() else load(source)
+        except (RecordError, OSError) as error:
+            if left_out is None:
+                raise
+            left_out.append(error)
+            continue
+        for record in records:
             if record.key not in found or record.progress > found[record.key].progress:
                 found[record.key] = record
     return [found[key] for key in sorted(found)]
 
 
-def _read(path: Path) -> Iterable[Record]:
+def _sources(path: Path) -> list[Path]:
+    """Folders of runs, and recorded files."""
     if not path.exists():
         raise RecordError(f"{path} does not exist")
     if path.is_file():
-        yield from load(path)
-        return
-    for config in sorted(path.rglob(CONFIG)):
-        yield read_run(config.parent)
-    for file in sorted(path.rglob(f"*{SUFFIX}")):
-        if file.name != METRICS:
-            yield from load(file)
+        return [path]
+    files = [file for file in sorted(path.rglob(f"*{SUFFIX}")) if file.name != METRICS]
+    return [*(config.parent for config in sorted(path.rglob(CONFIG))), *files]
 
 
 def read_run(folder: str | Path) -> Record:

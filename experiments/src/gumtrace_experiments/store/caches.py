@@ -1,5 +1,6 @@
 """Data sets that took a while to make, in files: with the arguments they were made from, and whole or not at all."""
 
+import sys
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -15,7 +16,8 @@ Splits = dict[str, dict[str, Tensor]]  # of each split, its tensors by name
 
 
 def write(path: Path, version: int, arguments: dict[str, Any], content: Splits) -> None:
-    """A process that is killed leaves no file of that name."""
+    """A process that is killed leaves no file of that name. Reported on stderr, as the folder may be the wrong one: a
+    typing error would otherwise be a long run on other data."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{uuid4().hex}.tmp")
     try:
@@ -23,6 +25,7 @@ def write(path: Path, version: int, arguments: dict[str, Any], content: Splits) 
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+    print(f"generated {path}: there was no such file", file=sys.stderr)
 
 
 def read(path: Path, version: int, arguments: dict[str, Any], like: Splits) -> Splits:

@@ -4,6 +4,7 @@ resume from. Whenever the process is killed, what is on disk is whole: files are
 import json
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from gumtrace_experiments.store.settings import completed, differences
 from gumtrace_experiments.store.validation import has, result_problem
 
 CONFIG, METRICS, RESULT = "config.json", "metrics.jsonl", "result.json"
+LOCK = ".lock"
 PRUNED = "pruned.json"  # in the folder of a run that a search gave up: there were better ones, or it diverged
 
 
@@ -29,8 +31,12 @@ class RunFolder:
     def __init__(self, path: Path, about: dict[str, Any], defaults: dict[str, Any]):
         self.path, self.rows, self._events = path, 0, None
         self.is_new = False  # claimed just now, and nothing is known of the run yet
-        path.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(path)
+        self._made = [folder for folder in (path, *path.parents) if not folder.exists()]
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(path)
+        except OSError as error:
+            raise RunFolderError(f"cannot write into {path}: {error.strerror}; choose another --out") from None
         try:
             self._claim(about, defaults)
         except BaseException:
@@ -126,7 +132,14 @@ class RunFolder:
             self._events.close()
         if self.is_new:  # the run was refused, and should not count as unfinished
             (self.path / CONFIG).unlink(missing_ok=True)
+            if self._made:
+                with suppress(PermissionError):  # of Windows: this process still has it open
+                    (self.path / LOCK).unlink(missing_ok=True)
         give_back(self._lock)
+        if self.is_new:
+            with suppress(OSError):  # one of them holds something else
+                for folder in self._made:
+                    folder.rmdir()
 
     def _writer(self, iteration: int):
         if self._events is None:
@@ -138,7 +151,7 @@ class RunFolder:
 
 def _locked(path: Path) -> int:
     try:
-        return take(path / ".lock", wait=False)
+        return take(path / LOCK, wait=False)
     except BlockingIOError:
         raise RunFolderError(f"{path} is in use by another process") from None
 

@@ -22,7 +22,7 @@ from gumtrace_experiments.config import Config
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.training import train
 from gumtrace_experiments.store.errors import RunFolderError
-from gumtrace_experiments.store.folder import PRUNED, write_json
+from gumtrace_experiments.store.folder import LOCK, PRUNED, write_json
 from gumtrace_experiments.store.locks import alive, exclusive, presence
 from gumtrace_experiments.sweep.database import settled
 from gumtrace_experiments.sweep.errors import SweepError
@@ -146,7 +146,7 @@ class Worker:
     def _train(self, config: Config, trial: Trial) -> float:
         """To the end, or until it is pruned: then a mark in the folder of the run says that it will not be resumed."""
         run = self.sweep.folder(config) / f"seed-{config.seed}"
-        while alive(run / ".lock"):  # a worker whose trial was given up hears of it when it reports, and leaves
+        while alive(run / LOCK):  # a worker whose trial was given up hears of it when it reports, and leaves
             time.sleep(POLL)
         mark = run / PRUNED
         mark.unlink(missing_ok=True)  # from a trial of the same values
