@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from torch.distributions import Independent
 
 import gumtrace as gt
 from gumtrace import estimators as E
@@ -42,14 +43,54 @@ def test_an_objective_that_is_no_function_is_named(on):
             call()
 
 
-@pytest.mark.parametrize("shape", [(5,), (3,), (5, 2), (1, 2), (2, 3, 2)])
+@pytest.mark.parametrize("shape", [(5,), (3,), (5, 2), (1, 2), (2, 3, 2), (3, 1, 2)])
 @pytest.mark.parametrize("kind", ["critic", "surrogate"])
 def test_a_context_that_does_not_fit_the_batch_is_named(kind, shape):
     """Of (5,), expand would make 5 features, the same for all items."""
-    if kind == "critic":
-        estimator = E.RELAX(E.VectorCritic(4, context=shape[-1]))
-    else:
-        estimator = E.SurrogateREINFORCE(samples=2, extra=4, surrogate=E.MLPSurrogate(4, context=shape[-1]))
-    message = rf"{type(estimator).__name__}: the context must have the batch shape \(3,\) and then features, got "
-    with pytest.raises(ValueError, match=message + re.escape(f"{shape}; ") + "expand one"):
+    estimator = with_context(kind, shape[-1])
+    remedy = "of one feature, context[..., None]" if shape == (3,) else "one that all items share is expanded"
+    message = f"{type(estimator).__name__}: the context must be features, of shape (3, 'c'), got {shape}; {remedy}"
+    with pytest.raises(ValueError, match=re.escape(message)):
         estimator(gt.Subset(torch.zeros(3, 4), 2), lambda x: x[..., 0], torch.zeros(shape))
+
+
+@pytest.mark.parametrize("kind", ["critic", "surrogate"])
+def test_a_context_that_is_no_tensor_is_named(kind):
+    with pytest.raises(TypeError, match="the context must be a tensor of features, got dict"):
+        with_context(kind, 2)(gt.Subset(torch.zeros(3, 4), 2), lambda x: x[..., 0], {"a": torch.zeros(3, 2)})
+
+
+def with_context(kind, features):
+    if kind == "critic":
+        return E.RELAX(E.VectorCritic(4, context=features))
+    return E.SurrogateREINFORCE(samples=2, extra=4, surrogate=E.MLPSurrogate(4, context=features))
+
+
+def test_critics_of_ones_own_get_the_context_as_it_is():
+    class OfLabels(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.net = torch.nn.Embedding(7, 4), torch.nn.Linear(4, 1)
+
+        def forward(self, noise, context):
+            return self.net(noise * self.table(context["label"])).squeeze(-1).tanh()
+
+    labels = {"label": torch.tensor([1, 2, 6])}
+    loss = E.RELAX(OfLabels())(gt.Subset(torch.zeros(3, 4, requires_grad=True), 2), lambda x: x[..., 0], labels)
+    assert loss.shape == (3,)
+
+
+@pytest.mark.parametrize("structures", [3, 4])
+def test_the_structures_of_an_item_share_its_context(structures):
+    """Three of them, as there are items: the context could be expanded over either."""
+    seen = []
+
+    class Seeing(E.VectorCritic):
+        def forward(self, noise, context=None):
+            seen.append(context.expand(*noise.shape[:-1], 2)[0])
+            return super().forward(noise, context)
+
+    items = torch.tensor([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
+    dist = Independent(gt.Subset(torch.zeros(3, structures, 6, requires_grad=True), 2), 1)
+    E.RELAX(Seeing(6, context=2))(dist, lambda x: x[..., 0].sum(-1), items).sum().backward()
+    assert torch.equal(seen[0], items[:, None].expand(3, structures, 2))

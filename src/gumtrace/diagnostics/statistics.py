@@ -81,7 +81,7 @@ def gradient_statistics(
     """
     checked_count("gradient_statistics", "replicates", replicates, least=2)
     checked_count("gradient_statistics", "chunk", chunk)
-    if not isinstance(estimators, Mapping):
+    if not hasattr(estimators, "items"):  # a ModuleDict has
         wrong = type(estimators).__name__
         raise TypeError(f'gradient_statistics: estimators need names, {{"name": estimator}}, got {wrong}')
     objective_on(on, objective)  # before it is wrapped, to count its calls

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from gumtrace.estimators.base import Estimator, Objective, advantage, checked_leave_one_out
+from gumtrace.estimators.critics import MatrixCritic, VectorCritic
 from gumtrace.estimators.inject import Inject
-from gumtrace.estimators.objectives import check_context
+from gumtrace.estimators.objectives import item_features
 from gumtrace.estimators.relaxed import checked_temperature, relaxed
 from gumtrace.structures.base import Structure
 
@@ -106,7 +107,9 @@ class RELAX(ControlVariate):
         self.critic = critic
 
     def control(self, dist, noise, objective, context):
-        check_context("RELAX", dist, context)
+        if isinstance(self.critic, (VectorCritic, MatrixCritic)):
+            structures = noise.dim() - (1 + len(dist.batch_shape) + self.critic.key_dims)  # behind samples and batch
+            context = item_features("RELAX", dist, context, max(structures, 0))
         noise = torch.where(dist.racing, noise.clamp(-_FAR, _FAR), 0.0)
         if dist.symmetric:
             noise = noise + noise.mT

@@ -20,6 +20,9 @@ class VectorCritic(nn.Module):
         context: c, features of the context.
     """
 
+    key_dims = 1
+    """Dimensions of the noise that it takes at once."""
+
     def __init__(self, size: int, *, hidden: int = 64, context: int = 0):
         super().__init__()
         self.net, self.size, self.context = _perceptron(size + context, hidden), size, context
@@ -48,6 +51,8 @@ class MatrixCritic(nn.Module):
     >>> critic(noise).shape
     torch.Size([4])
     """
+
+    key_dims = 2
 
     def __init__(self, *, size: int | tuple[int, int] | None = None, hidden: int = 32, context: int = 0):
         super().__init__()

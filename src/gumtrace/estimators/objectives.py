@@ -83,14 +83,23 @@ def _advice(loss: Any, want: torch.Size) -> str:
     return f"; if several structures have one loss, pass torch.distributions.Independent(dist, {shared})"
 
 
-def check_context(name: str, dist: Structure, context: Tensor | None) -> None:
-    """Features (*batch, ...): a context without the batch would be taken for features that all items share."""
-    batch = dist.batch_shape
-    if context is not None and (context.dim() <= len(batch) or context.shape[: len(batch)] != batch):
-        raise ValueError(
-            f"{name}: the context must have the batch shape {tuple(batch)} and then features, got "
-            f"{tuple(context.shape)}; expand one that all items share"
+def item_features(name: str, dist: Structure, context: Tensor | None, structures: int = 0) -> Tensor | None:
+    """A context as the critics and surrogates here expand it: (*batch, c), or also a number of features for each of the
+    structures of an item, which then have so many dimensions behind the batch. One of another shape would be taken for
+    features that all items share."""
+    if context is None:
+        return None
+    if not torch.is_tensor(context):
+        raise TypeError(f"{name}: the context must be a tensor of features, got {type(context).__name__}")
+    batch, last = dist.batch_shape, len(dist.batch_shape) + 1
+    if context.shape[: last - 1] != batch or context.dim() not in (last, last + structures):
+        more = (
+            "one that all items share is expanded" if context.shape != batch else "of one feature, context[..., None]"
         )
+        raise ValueError(
+            f"{name}: the context must be features, of shape {(*batch, 'c')}, got {tuple(context.shape)}; {more}"
+        )
+    return context[(..., *[None] * structures, slice(None))] if context.dim() == last else context
 
 
 def _check_finite(name: str, dist: Structure, loss: Tensor) -> None:

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from gumtrace.estimators.base import Estimator, Objective, advantage, checked_count
-from gumtrace.estimators.objectives import check_context
+from gumtrace.estimators.graph_surrogate import GraphSurrogate
+from gumtrace.estimators.mlp_surrogate import MLPSurrogate
+from gumtrace.estimators.objectives import item_features
 from gumtrace.estimators.surrogates import PairwiseSurrogate
 from gumtrace.relaxations.transforms import refuse_transforms
 from gumtrace.structures.base import Structure
@@ -62,7 +64,8 @@ class SurrogateREINFORCE(Estimator):
     ) -> tuple[Tensor, Tensor]:
         if self.training:  # the surrogate must not store tensors of a transform
             refuse_transforms("SurrogateREINFORCE", ", or freeze the surrogate by eval()")
-        check_context("SurrogateREINFORCE", dist, context)
+        if isinstance(self.surrogate, (MLPSurrogate, GraphSurrogate)):
+            context = item_features("SurrogateREINFORCE", dist, context)
         trace = dist.sample_trace((self.samples,), generator=generator)
         entries = structure_entries(dist, trace.value)
         loss = self.evaluate(dist, objective, trace)
