@@ -130,7 +130,14 @@ def test_the_launcher_is_called_as_triton_calls_it():
 def test_a_newer_triton_launches_by_itself(monkeypatch):
     monkeypatch.setattr(triton, "JITFunction", Kernel)
     kernel = Kernel()
-    for version, launched in (("3.3.0", True), ("3.9.1", True), ("3.10.0", False), ("4.0.0+git", False)):
+    for version, launched in (
+        ("3.3.0", True),
+        ("3.9.1", True),
+        ("3.10.0", False),
+        ("4.0.0+git", False),
+        ("3.10rc1", False),
+        ("3.9rc1+cu130", True),
+    ):
         monkeypatch.setattr(triton, "__version__", version)
         assert isinstance(quick(kernel), Quick) == launched
 

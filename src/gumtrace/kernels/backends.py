@@ -6,6 +6,7 @@ has one of its own; tensors on any other device are copied to the CPU and back.
 """
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -35,9 +36,14 @@ def _no_triton() -> str:
         import triton
     except ImportError as error:  # its libraries do not fit this system
         return f"triton cannot be imported: {error}"
-    if tuple(map(int, triton.__version__.split(".")[:2])) < TRITON:
+    if version(triton) < TRITON:
         return f"triton {triton.__version__} is older than {'.'.join(map(str, TRITON))}, which comes with torch 2.7"
     return ""
+
+
+def version(module: ModuleType) -> tuple[int, ...]:
+    """Major and minor, of "3.10rc1+git" (3, 10)."""
+    return tuple(map(int, re.findall(r"\d+", module.__version__)[:2]))
 
 
 def own_backends() -> list[str]:

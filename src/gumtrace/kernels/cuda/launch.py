@@ -8,8 +8,10 @@ import torch
 import triton
 from triton.runtime import driver
 
+from gumtrace.kernels.backends import version
+
 NO_HOOKS = (None, None, None)  # what they would be told of a launch; before it; after it
-NEWEST = (3, 9)  # version of Triton whose launcher is known to be called as here: of a later one, Triton calls it
+NEWEST = (3, 9)  # version of Triton whose source calls launchers as here; those of a later one are called by Triton
 
 
 def quick(kernel: Any) -> Any:
@@ -20,7 +22,7 @@ def quick(kernel: Any) -> Any:
     Settings of Triton that change afterwards (debugging) and its hooks (instrumentation) do not reach it.
     """
     on_cuda = isinstance(kernel, triton.JITFunction) and torch.version.hip is None  # else interpreted, or other kinds
-    known = tuple(map(int, triton.__version__.split(".")[:2])) <= NEWEST
+    known = version(triton) <= NEWEST
     return Quick(kernel) if on_cuda and known else kernel
 
 
