@@ -150,6 +150,9 @@ def test_command_refuses_a_file_that_cannot_be_written(few_cases, tmp_path, caps
     assert command("--json", str(tmp_path / "file" / "r.json")) == 2
     error = f"gumtrace bench: cannot write into {tmp_path / 'file'}: it is a file; choose another --json\n"
     assert capsys.readouterr().err == error
+    assert command("--json", str(tmp_path)) == 2
+    error = f"gumtrace bench: cannot write {tmp_path}: it is a folder; choose another --json\n"
+    assert capsys.readouterr().err == error
 
 
 @pytest.mark.parametrize("device", ["nonsense", "meta"])

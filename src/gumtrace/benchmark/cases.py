@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -18,11 +19,13 @@ CUDA_BATCH = 4096
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make a structure of a given size, and a size so small that all its traces can be listed."""
+    """How to make a structure of a given size, how many keys it has, and a size so small that all its traces can be
+    listed."""
 
     lay_out: Callable[
         [Size, torch.device], tuple[tuple[int, ...], Make]
     ]  # -> the shape of one item's logits, logits -> distribution
+    keys: Callable[[Size], int]
     tiny: Size
 
 
@@ -84,12 +87,12 @@ def has_kernel(case: Case, device: torch.device | str) -> bool:
     return served is None or served(tiny.make(tiny.logits)._layout.geometry)
 
 
-def _square(make: Make):
-    return lambda size, device: ((size["n"], size["n"]), make)
+def _square(make: Make, tiny: int) -> Recipe:
+    return Recipe(lambda size, device: ((size["n"], size["n"]), make), lambda size: size["n"] ** 2, {"n": tiny})
 
 
-def _row(key: str, make: Make):
-    return lambda size, device: ((size[key],), make)
+def _row(key: str, make: Make, tiny: int) -> Recipe:
+    return Recipe(lambda size, device: ((size[key],), make), itemgetter(key), {key: tiny})
 
 
 def _sparse(size: Size, device: torch.device) -> tuple[tuple[int, ...], Make]:
@@ -133,17 +136,18 @@ def connected_graphs(count: int, nodes: int, edges: int, generator: torch.Genera
 
 
 STRUCTURES: dict[str, Recipe] = {
-    "SpanningTree": Recipe(_square(gt.SpanningTree), {"n": 4}),
-    "Matching": Recipe(_square(gt.Matching), {"n": 3}),
-    "Arborescence": Recipe(_square(gt.Arborescence), {"n": 4}),
-    "BinaryTree": Recipe(_row("n", gt.BinaryTree), {"n": 5}),
-    "Permutation": Recipe(_row("d", gt.Permutation), {"d": 4}),
+    "SpanningTree": _square(gt.SpanningTree, 4),
+    "Matching": _square(gt.Matching, 3),
+    "Arborescence": _square(gt.Arborescence, 4),
+    "BinaryTree": _row("n", gt.BinaryTree, 5),
+    "Permutation": _row("d", gt.Permutation, 4),
     "Subset": Recipe(
         lambda size, device: ((size["d"],), lambda logits: gt.Subset(logits, size["k"])),
+        itemgetter("d"),
         {"d": 5, "k": 2},
     ),
-    "SpanningTree.from_edges": Recipe(_sparse, {"nodes": 4, "edges": 5}),
-    "BatchedSpanningTree": Recipe(_graphs, {"nodes": 4, "edges": 5}),
+    "SpanningTree.from_edges": Recipe(_sparse, itemgetter("edges"), {"nodes": 4, "edges": 5}),
+    "BatchedSpanningTree": Recipe(_graphs, itemgetter("edges"), {"nodes": 4, "edges": 5}),
 }
 
 CASES: tuple[Case, ...] = (

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from gumtrace.benchmark.cases import Case, Instance, Size, prepare, recipe
+from gumtrace.benchmark.cases import STRUCTURES, Case, Instance, Size, prepare, recipe
 from gumtrace.benchmark.device import event_ms, graph_ms, unchecked
 from gumtrace.benchmark.gate import CheckFailed, trace_bytes
 from gumtrace.benchmark.memory import peak_bytes
@@ -32,9 +32,7 @@ def _case(structure: str, batch: int | None = None, **size: int) -> Case:
 
 
 def keys_of(structure: str, size: Size) -> int:
-    if structure == "BinaryTree":
-        return size["n"]
-    return size["n"] ** 2 if "n" in size else size["edges" if "edges" in size else "d"]
+    return STRUCTURES[structure].keys(size)
 
 
 SCALE: tuple[Case, ...] = (

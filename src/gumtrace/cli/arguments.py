@@ -1,6 +1,7 @@
 """Kinds of arguments that several commands take."""
 
 import argparse
+import os
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -26,6 +27,15 @@ def folder_problem(folder: Path, option: str) -> str | None:
     except OSError as error:
         reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror
         return f"cannot write into {folder}: {reason}; choose another {option}"
+
+
+def file_problem(file: Path, option: str) -> str | None:
+    """The same of a file."""
+    if file.is_dir():
+        return f"cannot write {file}: it is a folder; choose another {option}"
+    if file.exists():
+        return None if os.access(file, os.W_OK) else f"cannot write {file}: not permitted; choose another {option}"
+    return folder_problem(file.parent, option)
 
 
 def device_problem(device: str, dtype: torch.dtype = torch.float32) -> str | None:

@@ -12,7 +12,7 @@ from gumtrace import benchmark
 from gumtrace.benchmark import Case, CheckFailed, Record
 from gumtrace.benchmark.cases import BATCH, CUDA_BATCH, has_kernel
 from gumtrace.benchmark.timing import REPEAT
-from gumtrace.cli.arguments import device_problem, folder_problem, positive
+from gumtrace.cli.arguments import device_problem, file_problem, positive
 
 QUICK_REPEAT = 5
 
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     dtype = getattr(torch, args.dtype)
     problem = device_problem(args.device, dtype)
     if problem is None and args.json is not None:
-        problem = folder_problem(args.json.parent, "--json")
+        problem = file_problem(args.json, "--json")
     if problem:
         print(f"gumtrace bench: {problem}", file=sys.stderr)
         return 2
