@@ -114,6 +114,7 @@ def test_public_names():
         "losses",
         "plotting",
         "relax",
+        "steps",
     ]
     assert all(hasattr(gt, name) for name in gt.__all__)
 

@@ -34,8 +34,8 @@ class Structure(WithoutReplacement):
     in what they return, then the batch shape, then the shape of a value or of the keys: "sample + batch + keys" below.
     With `generator=` the same draws come again.
 
-    Make a distribution anew in each step of training, as those of torch: with a mask, lengths or half logits it keeps
-    the logits as they were, and its graph serves one backward.
+    Make a distribution anew in each step of training, as those of torch: with a mask or lengths, of half logits, and of
+    several graphs it keeps the logits as they were when it was made.
     """
 
     def __init__(

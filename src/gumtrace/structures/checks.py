@@ -1,5 +1,6 @@
 """Reading what a user passes, with errors that say what is wrong and where."""
 
+import math
 import operator
 from collections.abc import Sequence
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from gumtrace.kernels.geometry import flatten_geometry
 from gumtrace.traces.trace import Layout, Trace
 
-Lengths = Tensor | Sequence[int] | int | None
+Lengths = Tensor | np.ndarray | Sequence[int] | int | None
 MOST_KEYS = 2**31 - 1  # traces have 32 bits for a key
 
 
@@ -23,7 +24,7 @@ def logits(name: str, given, event_dim: int) -> None:
         raise TypeError(f"{name}: logits must be a floating point tensor, got {_kind_of(given)}")
     if given.dim() < event_dim:
         raise ValueError(f"{name}: logits need at least {event_dim} dimensions, got shape {tuple(given.shape)}")
-    if (keys := given.shape[given.dim() - event_dim :].numel()) > MOST_KEYS:
+    if (keys := math.prod(given.shape[given.dim() - event_dim :])) > MOST_KEYS:
         raise ValueError(f"{name}: {keys} keys are more than {MOST_KEYS}, the most that traces can number")
 
 
@@ -85,8 +86,10 @@ def same_layout(name: str, ours: Layout, trace: Trace, device: torch.device, may
     """A kernel trusts the sizes of the traces it is given, and that they are where the logits are: they must come from
     a distribution like this one."""
     theirs = trace.layout
-    for where in {trace.choices.device, trace.links.device} - {device}:
-        raise ValueError(f"{name}: the trace is on {where}, the logits on {device}; take trace.to(logits.device)")
+    if others := {trace.choices.device, trace.links.device} - {device}:
+        raise ValueError(
+            f"{name}: the trace is on {others.pop()}, the logits on {device}; take trace.to(logits.device)"
+        )
     (a, edges), (b, other_edges) = flatten_geometry(ours.geometry), flatten_geometry(theirs.geometry)
     if ours.algorithms:  # the kind and the keys: a user's recursion has no fixed number of decisions
         a, b = a[:2], b[:2]

@@ -4,9 +4,11 @@ stop:  k keys were chosen        split:  one race of all keys left
 map:   the winner leaves         combine:  the set of winners
 """
 
+from collections.abc import Sequence
 from itertools import combinations
 from math import comb
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,7 +56,7 @@ class Subset(Structure):
     def __init__(
         self,
         logits: Tensor,
-        k: int | Tensor,
+        k: int | Tensor | np.ndarray | Sequence[int],
         *,
         most: int | None = None,
         mask: Tensor | None = None,
