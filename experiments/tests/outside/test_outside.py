@@ -202,10 +202,10 @@ def test_an_estimator_of_ones_own(capsys):
         (["--curriculum", "3:10"], "mine does not say how difficult an item is"),
     ],
 )
-def test_an_experiment_that_cannot_be_built_leaves_no_folder(argv, problem, capsys):
+def test_an_experiment_that_cannot_be_built_leaves_no_run(argv, problem, capsys):
     assert main(["train", MINE, *SHORT, *argv, "--seeds", "0-1"]) == 2
     assert problem in capsys.readouterr().err
-    assert not Path("runs").exists()
+    assert not list(Path("runs").rglob("config.json"))
 
 
 class Unfinished(Experiment):

@@ -155,6 +155,18 @@ def test_damaged_runs_do_not_hide_the_others(command, file, tmp_path, capsys, mo
     assert capsys.readouterr().err.startswith(f"gumtrace {command}: bad/seed-1/{file}")
 
 
+@pytest.mark.parametrize("option", ["--save", "--into"])
+def test_no_file_is_written_without_the_damaged_runs(option, tmp_path, capsys):
+    write_run(tmp_path / "good")
+    (write_run(tmp_path / "bad", seed=1) / "result.json").write_text("[]")
+    (file := tmp_path / "file").write_text("<!-- graph-layout -->\nwhole\n<!-- /graph-layout -->\n")
+    before = file.read_text()
+    folders = [str(tmp_path / name) for name in ("good", "bad")]
+    assert main(["table", "graph-layout", *folders, option, str(file)]) == 2
+    assert "bad/seed-1/result.json" in capsys.readouterr().err
+    assert file.read_text() == before
+
+
 def test_pictures_in_a_file_are_refused(tmp_path, capsys):
     folder = write_run(tmp_path / "runs")
     assert main(["plot", "graph-layout", str(folder), "--out", str(folder / "config.json")]) == 2

@@ -46,15 +46,15 @@ def _paths(args: argparse.Namespace) -> list[Path]:
     return args.paths or [_recorded(name) or Path("runs") / name]
 
 
-def read(args: argparse.Namespace) -> tuple[list[Record], int]:
+def read(args: argparse.Namespace, whole: bool = False) -> tuple[list[Record], int]:
     """The runs of the experiment, and an exit status: 1 if others are damaged, which are named and left out. An error
-    if there are none."""
+    if there are none, and if one is damaged where they are wanted as a whole."""
     name = args.experiment.name
     trained, recorded, paths = Path("runs") / name, _recorded(name), _paths(args)
     there = args.paths or [path for path in paths if path.exists()]
     left_out: list[Exception] = []
     records = [record for record in collect(there, left_out) if record.experiment == name]
-    if left_out and not records:
+    if left_out and (whole or not records):
         raise left_out[0]
     for error in left_out:
         print(f"gumtrace {args.command}: left out: {error}", file=sys.stderr)

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0: all runs are shown; 1: some are damaged, and left out; 2: none can be shown."""
     try:
-        records, status = runs.read(args)
+        records, status = runs.read(args, whole=args.save is not None or args.into is not None)
         if args.save is not None:
             save(args.save, records)
             print(f"{len(records)} runs in {args.save}", file=sys.stderr)

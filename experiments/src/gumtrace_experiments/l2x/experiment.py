@@ -54,7 +54,7 @@ class L2XConfig(Config):
     aspect: Aspect = "aroma"
     """Of a beer: which rating is predicted."""
     original: bool = True
-    """With beer reviews, annotations that are not the original ones are refused unless this flag is given."""
+    """Of beer reviews, take the original annotations only; with --no-original, others too."""
     model: Literal["simple", "complex"] = "simple"
     """The paper's encoders: one convolution, or three."""
     chosen: int = 10

@@ -4,7 +4,6 @@ resume from. Whenever the process is killed, what is on disk is whole: files are
 import json
 import math
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ class RunFolder:
     def __init__(self, path: Path, about: dict[str, Any], defaults: dict[str, Any]):
         self.path, self.rows, self._events = path, 0, None
         self.is_new = False  # claimed just now, and nothing is known of the run yet
-        self._made = [folder for folder in (path, *path.parents) if not folder.exists()]
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(path)
@@ -132,14 +130,7 @@ class RunFolder:
             self._events.close()
         if self.is_new:  # the run was refused, and should not count as unfinished
             (self.path / CONFIG).unlink(missing_ok=True)
-            if self._made:
-                with suppress(PermissionError):  # of Windows: this process still has it open
-                    (self.path / LOCK).unlink(missing_ok=True)
         give_back(self._lock)
-        if self.is_new:
-            with suppress(OSError):  # one of them holds something else
-                for folder in self._made:
-                    folder.rmdir()
 
     def _writer(self, iteration: int):
         if self._events is None:
