@@ -216,3 +216,8 @@ def test_estimators_without_names_are_told(given):
     message = f'gradient_statistics: estimators need names, {{"name": estimator}}, got {type(given).__name__}'
     with pytest.raises(TypeError, match=message):
         gradient_statistics(given, small(), first, 2)
+
+
+def test_estimators_may_be_a_dict_of_modules():
+    estimators = torch.nn.ModuleDict({"T": E.TraceREINFORCE()})
+    assert [row.name for row in gradient_statistics(estimators, small(), first, 2)] == ["T"]
