@@ -77,7 +77,7 @@ def find_runs(of: type[Experiment] | Path, paths: list[Path]) -> list[Path]:
 
 
 def _may_be(path: Path, name: str) -> bool:
-    """A run of the experiment, as far as one can tell: what is wrong with a damaged one is said when its turn comes."""
+    """A run of the experiment, or a damaged one, which may be: it is reported when it is read."""
     try:
         return (read_json(path / CONFIG) or {}).get("experiment") == name
     except RunFolderError:
