@@ -87,7 +87,7 @@ class WithoutReplacement(Finite):
         `TooManyTraces` where the same ones come in thousands of orders.
 
         >>> from gumtrace import Subset
-        >>> Subset(torch.tensor([0.0, 9.0, 9.0]), 2).distinct_values(2).value[0]
+        >>> Subset(torch.tensor([0.0, 50.0, 50.0]), 2).distinct_values(2).value[0]
         tensor([0., 1., 1.])
         """
         if not self.has_log_prob:
