@@ -3,10 +3,13 @@
 import pytest
 import torch
 from common import seeded
+from torch.distributions import Independent
 
 import gumtrace as gt
 from gumtrace import estimators as E
 from gumtrace.estimators.base import joined
+from gumtrace.structures.joint import as_structure
+from gumtrace.traces import formula
 
 
 def _gradients(loss, inputs):
@@ -17,31 +20,76 @@ def _gradients(loss, inputs):
     return plain, *first, *torch.autograd.grad(sum((x**2).sum() for x in first), inputs)
 
 
-@pytest.mark.parametrize("estimator", [E.TraceREINFORCE, E.NoiseREINFORCE])
 @pytest.mark.parametrize(("samples", "leave_one_out"), [(1, False), (2, True), (3, True), (3, False), (4, True)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_same_numbers(estimator, samples, leave_one_out, dtype):
+def test_the_same_numbers(samples, leave_one_out, dtype):
     logits = torch.randn(3, 4, 4, generator=seeded(1)).requires_grad_()
+    e = E.NoiseREINFORCE(samples=samples, leave_one_out=leave_one_out)
+    one, several = _both_ways(e, gt.SpanningTree(logits), logits, dtype)
+    assert all(torch.equal(a, b) for a, b in zip(one, several, strict=True))
+
+
+@pytest.mark.parametrize(("samples", "leave_one_out"), [(1, False), (2, True), (3, True), (3, False), (4, True)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("structures", [0, 1, 2])
+def test_the_score_of_traces_is_that_of_the_operations_up_to_rounding(samples, leave_one_out, dtype, structures):
+    """The losses' weights and the derivative of the mean multiply it one after the other, not both at once."""
+    batch = (3, 2, 2)[: 1 + structures]
+    logits = torch.randn(*batch, 4, 4, generator=seeded(1), dtype=torch.float64).requires_grad_()
+    e = E.TraceREINFORCE(samples=samples, leave_one_out=leave_one_out)
+    one, several = _both_ways(e, Independent(gt.SpanningTree(logits), structures), logits, dtype)
+    assert torch.equal(one[0], several[0])
+    rounding = 100 * torch.finfo(dtype).eps  # that of the losses
+    torch.testing.assert_close(one, several, rtol=rounding, atol=rounding * max(x.abs().max().item() for x in several))
+
+
+def _both_ways(e, dist, logits, dtype):
+    """The value of an estimate, and its derivatives, by one node and by the operations that it stands for."""
     weight = torch.randn(4, 4, generator=seeded(2), dtype=dtype).requires_grad_()
-    e = estimator(samples=samples, leave_one_out=leave_one_out)
-    given = gt.SpanningTree(logits), lambda x: (x * weight).sum((-2, -1)) ** 2, None
-    one = e.estimate(*given, seeded(3))
-    several = joined(*e.surrogate_loss(*given, seeded(3)))
-    assert one.dtype == several.dtype
-    assert torch.equal(one, several)
-    results = (_gradients(loss, [logits, weight]) for loss in (one, several))
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    given = as_structure("test", dist), lambda x: (x * weight).flatten(1 + len(dist.batch_shape)).sum(-1) ** 2, None
+    for loss in (e.estimate(*given, seeded(3)), joined(*e.surrogate_loss(*given, seeded(3)))):
+        yield loss, *_gradients(loss, [logits, weight])
 
 
-def test_losses_and_scores_are_one_node():
-    logits = torch.zeros(3, 4, 4, requires_grad=True)
-    loss = E.TraceREINFORCE(samples=2)(gt.SpanningTree(logits), lambda x: x[..., 0, 1])
+@pytest.mark.parametrize("estimator", [E.TraceREINFORCE, E.NoiseREINFORCE])
+def test_losses_and_scores_are_one_node(estimator):
+    names = _names_of_nodes(estimator)
+    assert names[0] in ("TraceScoreBackward", "_ScoredBackward")
+    assert "MeanBackward1" not in names
+
+
+def test_nothing_is_left_of_the_score_for_backward():
+    assert "_DifferentiableBackward" in _names_of_nodes(E.StructureREINFORCE, gt.Permutation, (3, 4))
+    assert "_DifferentiableBackward" not in _names_of_nodes(E.TraceREINFORCE, gt.Permutation, (3, 4))
+
+
+def _names_of_nodes(estimator, structure=gt.SpanningTree, shape=(3, 4, 4)):
+    logits = torch.zeros(shape, requires_grad=True)
+    loss = estimator(samples=2)(structure(logits), lambda x: x.flatten(2).double().sum(-1))
     node, names = loss.grad_fn, []  # the loss is kept: in torch 2.5 nodes end with it
     while node is not None:
         names.append(type(node).__name__)
         node = next((before for before, _ in node.next_functions if before is not None), None)
-    assert names[0] == "_ScoredBackward"
-    assert "MeanBackward1" not in names
+    return names
+
+
+def test_no_score_where_logits_need_no_gradient(monkeypatch):
+    monkeypatch.setattr(formula, "score", None)
+    scale = torch.ones((), requires_grad=True)
+    loss = E.TraceREINFORCE(samples=2)(gt.SpanningTree(torch.zeros(3, 4, 4)), lambda x: scale * x[..., 0, 1])
+    (grad,) = torch.autograd.grad(loss.sum(), scale)
+    assert grad == loss.sum()
+
+
+def test_a_way_to_draw_of_ones_own():
+    class Mode(E.TraceREINFORCE):
+        def draw(self, dist, generator):
+            trace = dist.trace(dist.log_rates.detach().expand(self.samples, *dist.log_rates.shape))
+            return trace, dist.trace_log_prob(trace)
+
+    logits = torch.zeros(1, 4, requires_grad=True)
+    loss = Mode(samples=2, leave_one_out=False)(gt.Permutation(logits), lambda x: x[..., 0].double())
+    assert loss == 0  # ties are broken by index
 
 
 def test_losses_that_the_objective_fills_again():

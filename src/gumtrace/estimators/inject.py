@@ -1,6 +1,10 @@
 """Gradients that were computed in the forward pass, for estimators and losses that know theirs by then."""
 
 import torch
+from torch import Tensor
+
+from gumtrace.traces import formula
+from gumtrace.traces.trace import Trace
 
 
 class Inject(torch.autograd.Function):
@@ -48,3 +52,41 @@ class _Final(torch.autograd.Function):
             f"{ctx.name}: its gradient cannot be differentiated again; that of TraceREINFORCE can, at fixed samples "
             "and losses"
         )
+
+
+class TraceScore(torch.autograd.Function):
+    """`joined` of losses and the surrogate of T-REINFORCE, up to rounding: the mean of losses (samples, *batch).
+
+    Σ (L - b) ∇ log P(T) is computed at once, so that backward has one multiplication left. On CUDA torch runs backward
+    in a thread of its own, in which the host takes longer for everything; and small batches wait for the host. `rows`
+    are the log-rates (structures, keys), of all structures of the first item, then of the second and so on.
+    """
+
+    @staticmethod
+    def forward(ctx, loss: Tensor, rows: Tensor, trace: Trace, leave_one_out: bool):
+        samples, mean = loss.shape[0], loss.mean(0)
+        weight = (loss - mean).div_(samples - 1) if leave_one_out else loss / samples
+        ctx.trace, weight = trace, weight.to(rows.dtype)
+        needed = ctx.needs_input_grad[1]
+        score = formula.score(rows, trace, _of_each(weight, trace.shape)) if needed else None
+        ctx.save_for_backward(rows, weight, score)
+        return mean
+
+    @staticmethod
+    def backward(ctx, *grads):
+        rows, weight, score = ctx.saved_tensors
+        grad, (of_loss, of_rows, *_) = grads[0], ctx.needs_input_grad
+        to_loss = (grad / weight.shape[0]).expand(weight.shape) if of_loss else None
+        if not of_rows:
+            to_rows = None
+        elif torch.is_grad_enabled():  # with create_graph=True
+            to_rows = formula.score(rows, ctx.trace, _of_each(grad * weight, ctx.trace.shape))
+        else:
+            to_rows = _of_each(grad, ctx.trace.shape[1:])[:, None] * score
+        return to_loss, to_rows, None, None
+
+
+def _of_each(x: Tensor, shape: torch.Size) -> Tensor:
+    """Numbers of items for all the structures that each of them has, flattened: (structures,)."""
+    structures = len(shape) - x.dim()
+    return (x[(..., *[None] * structures)].expand(shape) if structures else x).flatten()

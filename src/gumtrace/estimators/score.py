@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gumtrace.estimators.base import Estimator, Objective, advantage, checked_leave_one_out, joined
+from gumtrace.estimators.inject import TraceScore
 from gumtrace.estimators.objectives import OnTrace
 from gumtrace.estimators.terms import DecisionTerms
 from gumtrace.kernels.operators import is_plain
@@ -125,6 +126,16 @@ class TraceREINFORCE(ScoreEstimator):
 
     label = "T-REINFORCE+"
     for_shards = True
+
+    def estimate(self, dist, objective, context, generator):
+        as_here = all(getattr(type(self), name) is getattr(TraceREINFORCE, name) for name in ("draw", "surrogate_loss"))
+        if not as_here or dist.is_sharded:  # ranks add up what a score takes
+            return super().estimate(dist, objective, context, generator)
+        trace = dist.sample_trace((self.samples,), generator=generator)
+        loss = self.evaluate(dist, objective, trace)
+        if is_plain([loss, dist.log_rates]):
+            return TraceScore.apply(loss, dist._rows(), trace, self.leave_one_out)
+        return joined(loss, self._surrogate(loss, dist.trace_log_prob(trace)))
 
     def draw(self, dist, generator):
         trace = dist.sample_trace((self.samples,), generator=generator)
