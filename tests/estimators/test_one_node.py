@@ -30,17 +30,26 @@ def test_the_same_numbers(samples, leave_one_out, dtype):
 
 
 @pytest.mark.parametrize(("samples", "leave_one_out"), [(1, False), (2, True), (3, True), (3, False), (4, True)])
+@pytest.mark.parametrize("of_loss", [torch.float32, torch.float64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("structures", [0, 1, 2])
-def test_the_score_of_traces_is_that_of_the_operations_up_to_rounding(samples, leave_one_out, dtype, structures):
-    """The losses' weights and the derivative of the mean multiply it one after the other, not both at once."""
+def test_the_score_of_traces_is_that_of_the_operations_up_to_rounding(
+    samples, leave_one_out, of_loss, dtype, structures
+):
+    """The losses' weights and the derivative of the mean multiply it one after the other, not both at once. Losses that
+    are wider than logits are left to the operations."""
     batch = (3, 2, 2)[: 1 + structures]
-    logits = torch.randn(*batch, 4, 4, generator=seeded(1), dtype=torch.float64).requires_grad_()
+    logits = torch.randn(*batch, 4, 4, generator=seeded(1), dtype=dtype).requires_grad_()
     e = E.TraceREINFORCE(samples=samples, leave_one_out=leave_one_out)
-    one, several = _both_ways(e, Independent(gt.SpanningTree(logits), structures), logits, dtype)
+    one, several = _both_ways(e, Independent(gt.SpanningTree(logits), structures), logits, of_loss)
+    assert one[0].grad_fn.name() == (
+        "TraceScoreBackward" if torch.finfo(of_loss).bits <= torch.finfo(dtype).bits else "_ScoredBackward"
+    )
+    assert one[0].dtype == several[0].dtype
     assert torch.equal(one[0], several[0])
-    rounding = 100 * torch.finfo(dtype).eps  # that of the losses
-    torch.testing.assert_close(one, several, rtol=rounding, atol=rounding * max(x.abs().max().item() for x in several))
+    largest = max(x.abs().max().item() for x in several)
+    rounding = 20 * torch.finfo(dtype).eps
+    torch.testing.assert_close(one, several, rtol=rounding, atol=rounding * largest)
 
 
 def _both_ways(e, dist, logits, dtype):
@@ -65,7 +74,7 @@ def test_nothing_is_left_of_the_score_for_backward():
 
 def _names_of_nodes(estimator, structure=gt.SpanningTree, shape=(3, 4, 4)):
     logits = torch.zeros(shape, requires_grad=True)
-    loss = estimator(samples=2)(structure(logits), lambda x: x.flatten(2).double().sum(-1))
+    loss = estimator(samples=2)(structure(logits), lambda x: x.flatten(2).float().sum(-1))
     node, names = loss.grad_fn, []  # the loss is kept: in torch 2.5 nodes end with it
     while node is not None:
         names.append(type(node).__name__)
@@ -74,22 +83,85 @@ def _names_of_nodes(estimator, structure=gt.SpanningTree, shape=(3, 4, 4)):
 
 
 def test_no_score_where_logits_need_no_gradient(monkeypatch):
+    """They may change before backward, too."""
     monkeypatch.setattr(formula, "score", None)
-    scale = torch.ones((), requires_grad=True)
-    loss = E.TraceREINFORCE(samples=2)(gt.SpanningTree(torch.zeros(3, 4, 4)), lambda x: scale * x[..., 0, 1])
+    scale, logits = torch.ones((), requires_grad=True), torch.zeros(3, 4, 4)
+    loss = E.TraceREINFORCE(samples=2)(gt.SpanningTree(logits), lambda x: scale * x[..., 0, 1])
+    logits += 1
     (grad,) = torch.autograd.grad(loss.sum(), scale)
     assert grad == loss.sum()
 
 
-def test_a_way_to_draw_of_ones_own():
-    class Mode(E.TraceREINFORCE):
-        def draw(self, dist, generator):
-            trace = dist.trace(dist.log_rates.detach().expand(self.samples, *dist.log_rates.shape))
-            return trace, dist.trace_log_prob(trace)
+def test_what_the_score_keeps_is_known_to_torch():
+    """Hooks see all of it, and backward frees it."""
+    seen = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: seen.append(x) or len(seen) - 1, lambda i: seen[i]):
+        logits = torch.zeros(3, 4, requires_grad=True)
+        loss = E.TraceREINFORCE(samples=2)(gt.Permutation(logits), lambda x: x[..., 0].float())
+    assert sorted(tuple(x.shape) for x in seen) == [(2, 3), (2, 3, 0), (2, 3, 4), (3, 4), (3, 4)]
+    loss.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.sum().backward()
 
-    logits = torch.zeros(1, 4, requires_grad=True)
-    loss = Mode(samples=2, leave_one_out=False)(gt.Permutation(logits), lambda x: x[..., 0].double())
+
+def test_gradients_of_a_batch_of_weights():
+    logits = torch.randn(3, 4, generator=seeded(1)).requires_grad_()
+    loss = E.TraceREINFORCE(samples=2)(gt.Permutation(logits), lambda x: x[..., 0].float(), generator=seeded(2))
+    (each,) = torch.autograd.grad(loss, logits, torch.eye(3), is_grads_batched=True, retain_graph=True)
+    expected = [torch.autograd.grad(loss[i], logits, retain_graph=True)[0] for i in range(3)]
+    assert torch.equal(each, torch.stack(expected))
+
+
+def test_losses_that_only_float64_can_hold():
+    logits = torch.randn(3, 4, generator=seeded(1)).requires_grad_()
+    large, usual = (
+        E.TraceREINFORCE()(gt.Permutation(logits), lambda x, of=of: x[..., 0].double() * of, generator=seeded(2))
+        for of in (1e100, 1.0)
+    )
+    grads = [torch.autograd.grad(loss.sum(), logits)[0] for loss in (large * 1e-100, usual)]
+    torch.testing.assert_close(*grads)
+
+
+class Mode(E.TraceREINFORCE):
+    def draw(self, dist, generator):
+        trace = dist.trace(dist.log_rates.detach().expand(self.samples, *dist.log_rates.shape))
+        return trace, dist.trace_log_prob(trace)
+
+
+def test_a_way_to_draw_of_ones_own():
+    d = gt.Permutation(torch.zeros(1, 4, requires_grad=True))
+    loss = Mode(samples=2)(d, lambda x: x[..., 0].double())
     assert loss == 0  # ties are broken by index
+    estimator = E.TraceREINFORCE(samples=2)
+    estimator.draw = Mode(samples=2).draw
+    assert estimator(d, lambda x: x[..., 0].double()) == 0
+
+
+def test_a_structure_with_a_log_probability_of_its_own():
+    class Tempered(gt.Permutation):
+        def trace_log_prob(self, trace):
+            return 2 * super().trace_log_prob(trace)
+
+    logits = torch.randn(3, 4, generator=seeded(1)).requires_grad_()
+    grads = [
+        torch.autograd.grad(
+            E.TraceREINFORCE()(Independent(kind(logits), 1), lambda x: x[..., 0, 0].float(), generator=seeded(2)),
+            logits,
+        )[0]
+        for kind in (gt.Permutation, Tempered)
+    ]
+    torch.testing.assert_close(2 * grads[0], grads[1])
+
+
+def test_a_structure_that_writes_into_its_traces():
+    class Wrong(gt.Subset):
+        def sample_trace(self, *args, **kwargs):
+            trace = super().sample_trace(*args, **kwargs)
+            trace.choices[..., 0] = 99
+            return trace
+
+    with pytest.raises(ValueError, match="numbers that are not keys"):
+        E.TraceREINFORCE()(Wrong(torch.zeros(3, 4, requires_grad=True), 2), lambda x: x[..., 0])
 
 
 def test_losses_that_the_objective_fills_again():

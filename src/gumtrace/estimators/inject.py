@@ -59,34 +59,35 @@ class TraceScore(torch.autograd.Function):
 
     Σ (L - b) ∇ log P(T) is computed at once, so that backward has one multiplication left. On CUDA torch runs backward
     in a thread of its own, in which the host takes longer for everything; and small batches wait for the host. `rows`
-    are the log-rates (structures, keys), of all structures of the first item, then of the second and so on.
+    are the log-rates (structures, keys), of all structures of the first item, then of the second and so on, of the same
+    dtype as losses.
     """
 
     @staticmethod
     def forward(ctx, loss: Tensor, rows: Tensor, trace: Trace, leave_one_out: bool):
-        samples, mean = loss.shape[0], loss.mean(0)
-        weight = (loss - mean).div_(samples - 1) if leave_one_out else loss / samples
-        ctx.trace, weight = trace, weight.to(rows.dtype)
-        needed = ctx.needs_input_grad[1]
-        score = formula.score(rows, trace, _of_each(weight, trace.shape)) if needed else None
-        ctx.save_for_backward(rows, weight, score)
+        mean, ctx.samples, ctx.layout = loss.mean(0), loss.shape[0], trace.layout
+        if ctx.needs_input_grad[1]:
+            weight = (loss - mean).div_(ctx.samples - 1) if leave_one_out else loss / ctx.samples
+            score = formula.score(rows, trace, _of_each(weight, trace.shape))
+            ctx.save_for_backward(rows, weight, score, trace.choices, trace.links)
         return mean
 
     @staticmethod
     def backward(ctx, *grads):
-        rows, weight, score = ctx.saved_tensors
         grad, (of_loss, of_rows, *_) = grads[0], ctx.needs_input_grad
-        to_loss = (grad / weight.shape[0]).expand(weight.shape) if of_loss else None
+        to_loss = (grad / ctx.samples).expand(ctx.samples, *grad.shape) if of_loss else None
         if not of_rows:
-            to_rows = None
-        elif torch.is_grad_enabled():  # with create_graph=True
-            to_rows = formula.score(rows, ctx.trace, _of_each(grad * weight, ctx.trace.shape))
-        else:
-            to_rows = _of_each(grad, ctx.trace.shape[1:])[:, None] * score
-        return to_loss, to_rows, None, None
+            return to_loss, None, None, None
+        rows, weight, score, choices, links = ctx.saved_tensors
+        shape = links.shape[:-1]  # samples + batch, and structures of an item
+        if torch.is_grad_enabled():  # with create_graph=True
+            trace = Trace(ctx.layout, choices, links)
+            return to_loss, formula.score(rows, trace, _of_each(grad * weight, shape)), None, None
+        return to_loss, _of_each(grad, shape[1:])[:, None] * score, None, None
 
 
 def _of_each(x: Tensor, shape: torch.Size) -> Tensor:
     """Numbers of items for all the structures that each of them has, flattened: (structures,)."""
-    structures = len(shape) - x.dim()
-    return (x[(..., *[None] * structures)].expand(shape) if structures else x).flatten()
+    for _ in range(len(shape) - x.dim()):
+        x = x.unsqueeze(-1)
+    return x.expand(shape).reshape(shape.numel())

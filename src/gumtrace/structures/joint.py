@@ -149,9 +149,6 @@ class Joint(Independent):
     def _layout(self):
         return self.base_dist._layout
 
-    def _rows(self) -> Tensor:
-        return self.base_dist._rows()
-
     def perturb(self, sample_shape=(), *, generator: torch.Generator | None = None) -> Tensor:
         return self.base_dist.perturb(sample_shape, generator=generator)
 
