@@ -48,9 +48,13 @@ def test_an_objective_that_is_no_function_is_named(on):
 def test_a_context_that_does_not_fit_the_batch_is_named(kind, shape):
     """Of (5,), expand would make 5 features, the same for all items."""
     estimator = with_context(kind, shape[-1])
-    remedy = "of one feature, context[..., None]" if shape == (3,) else "one that all items share is expanded"
-    message = f"{type(estimator).__name__}: the context must be features, of shape (3, 'c'), got {shape}; {remedy}"
-    with pytest.raises(ValueError, match=re.escape(message)):
+    remedies = {
+        (3,): "; of one feature, pass context[..., None]",
+        (5,): "; if all items share it, pass context.expand(3, -1)",
+    }
+    message = f"{type(estimator).__name__}: the context must be features, of shape (3, c), got {shape}"
+    message = re.escape(message + remedies.get(shape, "")) + "$"
+    with pytest.raises(ValueError, match=message):
         estimator(gt.Subset(torch.zeros(3, 4), 2), lambda x: x[..., 0], torch.zeros(shape))
 
 
@@ -83,14 +87,33 @@ def test_critics_of_ones_own_get_the_context_as_it_is():
 @pytest.mark.parametrize("structures", [3, 4])
 def test_the_structures_of_an_item_share_its_context(structures):
     """Three of them, as there are items: the context could be expanded over either."""
-    seen = []
-
-    class Seeing(E.VectorCritic):
-        def forward(self, noise, context=None):
-            seen.append(context.expand(*noise.shape[:-1], 2)[0])
-            return super().forward(noise, context)
-
+    seen, critic = [], E.VectorCritic(6, context=2)
+    critic.register_forward_pre_hook(lambda _, given: seen.append(given[1].expand(*given[0].shape[:-1], 2)[0]))
     items = torch.tensor([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
     dist = Independent(gt.Subset(torch.zeros(3, structures, 6, requires_grad=True), 2), 1)
-    E.RELAX(Seeing(6, context=2))(dist, lambda x: x[..., 0].sum(-1), items).sum().backward()
+    E.RELAX(critic)(dist, lambda x: x[..., 0].sum(-1), items).sum().backward()
     assert torch.equal(seen[0], items[:, None].expand(3, structures, 2))
+
+
+def test_subclasses_with_a_forward_of_their_own_get_the_context_as_it_is():
+    """Of eight items and four samples, 2 x 4 = 8: samples could be taken for items."""
+    seen = []
+
+    class Flat(E.VectorCritic):
+        def forward(self, noise, context=None):
+            seen.append(context)
+            return super().forward(noise.flatten(-2), context)
+
+    class OfLabels(E.MLPSurrogate):
+        def forward(self, x, context=None):
+            seen.append(context)
+            return super().forward(x, torch.nn.functional.one_hot(context, 3).to(x.dtype))
+
+        def fit(self, x, loss, context=None, generator=None):
+            super().fit(x, loss, torch.nn.functional.one_hot(context, 3).to(x.dtype), generator)
+
+    dist = gt.Matching(torch.zeros(8, 4, 4, requires_grad=True))
+    features, labels = torch.randn(8, 2), torch.arange(8) % 3
+    E.RELAX(Flat(16, context=2), samples=4)(dist, lambda x: x[..., 0, 0], features)
+    E.SurrogateREINFORCE(surrogate=OfLabels(16, context=3))(dist, lambda x: x[..., 0, 0], labels)
+    assert [context is given for context, given in zip(seen, [features, labels, labels], strict=True)] == [True] * 3

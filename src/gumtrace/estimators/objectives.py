@@ -93,12 +93,13 @@ def item_features(name: str, dist: Structure, context: Tensor | None, structures
         raise TypeError(f"{name}: the context must be a tensor of features, got {type(context).__name__}")
     batch, last = dist.batch_shape, len(dist.batch_shape) + 1
     if context.shape[: last - 1] != batch or context.dim() not in (last, last + structures):
-        more = (
-            "one that all items share is expanded" if context.shape != batch else "of one feature, context[..., None]"
-        )
-        raise ValueError(
-            f"{name}: the context must be features, of shape {(*batch, 'c')}, got {tuple(context.shape)}; {more}"
-        )
+        more = ""
+        if context.shape == batch:
+            more = "; of one feature, pass context[..., None]"
+        elif context.dim() == 1:
+            more = f"; if all items share it, pass context.expand({', '.join(map(str, batch))}, -1)"
+        want = ", ".join([*map(str, batch), "c"])
+        raise ValueError(f"{name}: the context must be features, of shape ({want}), got {tuple(context.shape)}{more}")
     return context[(..., *[None] * structures, slice(None))] if context.dim() == last else context
 
 

@@ -64,7 +64,7 @@ class SurrogateREINFORCE(Estimator):
     ) -> tuple[Tensor, Tensor]:
         if self.training:  # the surrogate must not store tensors of a transform
             refuse_transforms("SurrogateREINFORCE", ", or freeze the surrogate by eval()")
-        if isinstance(self.surrogate, (MLPSurrogate, GraphSurrogate)):
+        if type(self.surrogate).forward in (MLPSurrogate.forward, GraphSurrogate.forward):  # others take what they like
             context = item_features("SurrogateREINFORCE", dist, context)
         trace = dist.sample_trace((self.samples,), generator=generator)
         entries = structure_entries(dist, trace.value)

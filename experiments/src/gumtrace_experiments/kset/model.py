@@ -37,7 +37,7 @@ class Critic(VectorCritic):
 
     def __init__(self, *shape: int, context: int):
         super().__init__(math.prod(shape), context=context, hidden=128)
-        self.key_dims = len(shape)
+        self.dims = len(shape)
 
     def forward(self, noise: Tensor, context: Tensor | None = None) -> Tensor:
-        return super().forward(noise.flatten(-self.key_dims), context)
+        return super().forward(noise.flatten(-self.dims), context)
