@@ -1,7 +1,10 @@
 import argparse
+import errno
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -153,6 +156,28 @@ def test_command_refuses_a_file_that_cannot_be_written(few_cases, tmp_path, caps
     assert command("--json", str(tmp_path)) == 2
     error = f"gumtrace bench: cannot write {tmp_path}: it is a folder; choose another --json\n"
     assert capsys.readouterr().err == error
+
+
+def test_command_refuses_a_file_in_a_folder_that_cannot_be_searched(tmp_path, capsys, monkeypatch):
+    def denied(_):  # of root nobody can keep it
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "exists", denied)
+    assert command("--json", str(tmp_path / "r.json")) == 2
+    error = f"gumtrace bench: cannot write {tmp_path / 'r.json'}: Permission denied; choose another --json\n"
+    assert capsys.readouterr().err == error
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (("--structures", "BatchedSpanningTree"), "without --scale"),
+        (("--structures", "BinaryTree", "--scale", "--quick"), "with --scale --quick"),
+    ],
+)
+def test_command_refuses_to_measure_nothing(words, options, capsys):
+    assert command(*words) == 2
+    assert capsys.readouterr() == ("", f"gumtrace bench: no case of {words[1]} is measured {options} on cpu\n")
 
 
 @pytest.mark.parametrize("device", ["nonsense", "meta"])

@@ -80,13 +80,15 @@ def test_commands_that_are_handed_over(capsys):
     assert "say hello" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("argv", [["demo", "--see", "3"], ["--vers"]])
-def test_options_are_not_abbreviated(argv, capsys):
-    """A typo should not run."""
+@pytest.mark.parametrize(("argv", "command"), [(["demo", "--see", "3"], "gumtrace demo"), (["--vers"], "gumtrace")])
+def test_options_are_not_abbreviated(argv, command, capsys):
+    """A typo should not run, and shows the usage of its command."""
     with pytest.raises(SystemExit) as end:
         main(argv)
     assert end.value.code == 2
-    assert "gumtrace: error: " in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.startswith(f"usage: {command} [-h]")
+    assert f"\n{command}: error: " in err
 
 
 def test_the_library_alone_names_the_other_distribution(capsys, monkeypatch):

@@ -54,7 +54,7 @@ def test_a_kernel_is_compiled_once(folder, capfd):
     assert len(list(folder.glob("order.sort_racing-*.kernel"))) == 1
     assert not list(folder.glob("*.part"))
     sort(misses=0)
-    line = "gumtrace: compiling the relaxation kernels, about 5 s, once for such arguments (kept in %s)\n"
+    line = "gumtrace: compiling the relaxation kernels, about 5 s, once for this dtype and these options (kept in %s)\n"
     assert capfd.readouterr().err == line % folder.parent
 
 

@@ -88,7 +88,9 @@ def test_a_first_sample_compiles_one_structure_and_says_so(after_one):
     place, (geometries, compiled, said) = after_one
     assert geometries == ["SubsetGeometry"]
     assert 0 < compiled < 40
-    line = "gumtrace: compiling the sampling kernels of Subset, about 3 s, once for such arguments (kept in "
+    line = (
+        "gumtrace: compiling the sampling kernels of Subset, about 3 s, once for this dtype and these options (kept in "
+    )
     assert said.startswith(line)
     assert finish(start(place)) == ([], 0, "")
 

@@ -155,6 +155,20 @@ def test_damaged_runs_do_not_hide_the_others(command, file, tmp_path, capsys, mo
     assert capsys.readouterr().err.startswith(f"gumtrace {command}: bad/seed-1/{file}")
 
 
+@pytest.mark.parametrize("command", ["table", "plot"])
+def test_damaged_runs_of_other_experiments_are_no_part_of_it(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run(Path("runs"))
+    other = write_run(Path("runs"), seed=1, experiment="listops")
+    (other / "result.json").write_text("[]")
+    options = ["--save", "all.jsonl"] if command == "table" else []
+    assert main([command, "graph-layout", "runs", *options]) == 0
+    assert "listops" not in capsys.readouterr().err
+    (other / "config.json").write_text("{")  # whose it is cannot be told
+    assert main([command, "graph-layout", "runs"]) == 1
+    assert capsys.readouterr().err.startswith(f"gumtrace {command}: left out: {other / 'config.json'}")
+
+
 @pytest.mark.parametrize("option", ["--save", "--into"])
 def test_no_file_is_written_without_the_damaged_runs(option, tmp_path, capsys):
     write_run(tmp_path / "good")

@@ -40,6 +40,13 @@ def path(load, tmp_path):
     return path
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "generate", lambda *_, **__: pytest.fail("it was made"))
+    (tmp_path / "data").write_text("")
+    with pytest.raises(ValueError, match=f"cannot write into {tmp_path / 'data'}: it is a file; choose another --data"):
+        data.load(tmp_path / "data", **SMALL[data])
+
+
 @pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.99])
 def test_half_a_file(load, path, share):
     content = path.read_bytes()

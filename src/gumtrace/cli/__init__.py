@@ -45,7 +45,10 @@ class _Parser(argparse.ArgumentParser):
         module = import_module(self.command.module)
         module.add_arguments(self)
         self.set_defaults(run=module.run)
-        return super().parse_known_args(args, namespace)
+        found, strange = super().parse_known_args(args, namespace)
+        if strange:  # the main parser would show its own usage
+            self.error(f"unrecognized arguments: {' '.join(strange)}")
+        return found, strange
 
 
 def main(argv: Sequence[str] | None = None, more: Mapping[str, Command] | None = None) -> int:

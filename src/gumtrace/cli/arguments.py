@@ -31,11 +31,13 @@ def folder_problem(folder: Path, option: str) -> str | None:
 
 def file_problem(file: Path, option: str) -> str | None:
     """The same of a file."""
-    if file.is_dir():
-        return f"cannot write {file}: it is a folder; choose another {option}"
-    if file.exists():
-        return None if os.access(file, os.W_OK) else f"cannot write {file}: not permitted; choose another {option}"
-    return folder_problem(file.parent, option)
+    try:
+        if not file.exists():
+            return folder_problem(file.parent, option)
+        reason = "it is a folder" if file.is_dir() else None if os.access(file, os.W_OK) else "not permitted"
+    except OSError as error:  # in a folder that may not be looked into
+        reason = error.strerror
+    return f"cannot write {file}: {reason}; choose another {option}" if reason else None
 
 
 def device_problem(device: str, dtype: torch.dtype = torch.float32) -> str | None:

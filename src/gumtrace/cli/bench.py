@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: done; 1: a correctness check failed and nothing was timed; 2: the device or the file cannot be used."""
+    """0: done; 1: a correctness check failed and nothing was timed; 2: the device or the file cannot be used, or there
+    is no case to measure."""
     dtype = getattr(torch, args.dtype)
     problem = device_problem(args.device, dtype)
     if problem is None and args.json is not None:
@@ -51,6 +52,9 @@ def run(args: argparse.Namespace) -> int:
         print(f"gumtrace bench: {problem}", file=sys.stderr)
         return 2
     cases = [case for case in (benchmark.SCALE if args.scale else benchmark.CASES) if _wanted(case, args)]
+    if not cases:
+        print(f"gumtrace bench: {_no_cases(args)}", file=sys.stderr)
+        return 2
     on_cuda = torch.device(args.device).type == "cuda"
     settings: dict[str, Any] = {"device": args.device, "dtype": dtype}
     repeat: dict[str, Any] = {"calls": args.repeat} if args.repeat else {}
@@ -81,6 +85,13 @@ def run(args: argparse.Namespace) -> int:
 def _wanted(case: Case, args: argparse.Namespace) -> bool:
     asked = (case.quick or not args.quick) and (args.structures is None or case.structure in args.structures)
     return asked and (args.scale or has_kernel(case, args.device))
+
+
+def _no_cases(args: argparse.Namespace) -> str:
+    """Only structures that were named can be without a case."""
+    asked = [f"--{name}" for name in ("scale", "quick") if getattr(args, name)]
+    options = f" with {' '.join(asked)}" if asked else " without --scale"
+    return f"no case of {', '.join(args.structures)} is measured{options} on {args.device}"
 
 
 def _structures(text: str) -> list[str]:

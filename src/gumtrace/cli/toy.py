@@ -57,15 +57,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_table(curves: list[Curve], classes: dict[str, str], seeds: int) -> None:
-    """A row for each estimator; `classes` are their names in Python."""
+    """A row for each estimator; `classes` are the names of their classes."""
     console = require("rich.console", "cli").Console()
     table = require("rich.table", "cli").Table(box=None, padding=(0, 1, 0, 0))  # 80 columns in all
-    for heading in ("\nestimator", "\nin Python"):
+    for heading in ("\nestimator", "\nclass"):
         table.add_column(heading, no_wrap=True)
     for heading in ("objective\nat start", "\nat end", "gradient\nstd at start", "\nat end"):
         table.add_column(heading, justify="right")
-    for name, of_python in classes.items():
+    for name, class_name in classes.items():
         runs = [c for c in curves if c.estimator == name]
         numbers = [sum(getattr(c, field)[at] for c in runs) / seeds for field in ("objective", "std") for at in (0, -1)]
-        table.add_row(name, of_python, *(f"{x:.4g}" for x in numbers))
+        table.add_row(name, class_name, *(f"{x:.4g}" for x in numbers))
     console.print(table)

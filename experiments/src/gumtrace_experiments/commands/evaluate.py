@@ -12,7 +12,7 @@ from gumtrace_experiments.loop.data import SharedData
 from gumtrace_experiments.loop.evaluation import NeverEvaluated, evaluate
 from gumtrace_experiments.registry import is_reference, names
 from gumtrace_experiments.store.errors import RunFolderError
-from gumtrace_experiments.store.folder import CONFIG, read_json
+from gumtrace_experiments.store.folder import CONFIG, may_be_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,17 +68,9 @@ def find_runs(of: type[Experiment] | Path, paths: list[Path]) -> list[Path]:
         paths, what = paths or [Path("runs") / of.name], f"run of {of.name}"
     found = [file.parent for path in paths for file in sorted(path.rglob(CONFIG))]
     if not isinstance(of, Path):
-        found = [path for path in found if _may_be(path, of.name)]
+        found = [path for path in found if may_be_of(path, of.name)]
     if not found:
         raise RunFolderError(
             f"no {what} in {', '.join(map(str, paths))}: name a folder of runs or an experiment ({', '.join(names())})"
         )
     return found
-
-
-def _may_be(path: Path, name: str) -> bool:
-    """A run of the experiment, or a damaged one, which may be: it is reported when it is read."""
-    try:
-        return (read_json(path / CONFIG) or {}).get("experiment") == name
-    except RunFolderError:
-        return True

@@ -53,7 +53,7 @@ def read(args: argparse.Namespace, whole: bool = False) -> tuple[list[Record], i
     trained, recorded, paths = Path("runs") / name, _recorded(name), _paths(args)
     there = args.paths or [path for path in paths if path.exists()]
     left_out: list[Exception] = []
-    records = [record for record in collect(there, left_out) if record.experiment == name]
+    records = collect(there, left_out, experiment=name)
     if left_out and (whole or not records):
         raise left_out[0]
     for error in left_out:
@@ -71,12 +71,11 @@ def read(args: argparse.Namespace, whole: bool = False) -> tuple[list[Record], i
 def _report_hidden(shown: list[Record], name: str, recorded: Path, trained: Path) -> None:
     """Own runs that recorded ones hide. One that was itself recorded is shown, and one of the same config is not."""
     try:
-        own = collect([trained]) if trained.exists() else []
-    except RecordError as error:  # they were not asked for
+        own = collect([trained], experiment=name) if trained.exists() else []
+    except (RecordError, OSError) as error:  # they were not asked for
         print(f"from {recorded}; {trained} is not shown, and cannot be read: {error}", file=sys.stderr)
         return
     known = {(record.key, canonical(record.result or {})) for record in shown}
-    own = [record for record in own if record.experiment == name]
     if hidden := sum((record.key, canonical(record.result or {})) not in known for record in own):
         has = "1 run that is" if hidden == 1 else f"{hidden} runs that are"
         print(f"from {recorded}; {trained} has {has} not shown: give it as PATH", file=sys.stderr)

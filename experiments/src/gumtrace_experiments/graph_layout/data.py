@@ -130,7 +130,7 @@ def load(
     arguments = {"frames": frames, "nodes": nodes, "sizes": sizes, "seed": seed}
     counts = "-".join(map(str, sizes))
     path = Path(folder) / f"layouts-{frames}-frames-{nodes}-nodes-{counts}-seed-{seed}.pt"
-    if path.exists():
+    if caches.exists(path):
         like = {name: _empty(size, frames, nodes)._asdict() for name, size in zip(SPLITS, sizes, strict=True)}
         found = [Split(**split) for split in caches.read(path, FORMAT, arguments, like).values()]
         caches.require(path, all(bool(split.positions.isfinite().all()) for split in found), "positions of nodes")

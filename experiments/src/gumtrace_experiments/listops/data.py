@@ -94,7 +94,7 @@ def load(
     counts, ends, levels = ("-".join(map(str, numbers)) for numbers in (sizes, lengths, depths))
     path = Path(folder) / f"listops-{ends}-tokens-depth-{levels}-{counts}-seed-{seed}.pt"
     names = ("train", "valid", "test")
-    if path.exists():
+    if caches.exists(path):
         like = {name: _empty(size, lengths[1])._asdict() for name, size in zip(names, sizes, strict=True)}
         found = [Split(**split) for split in caches.read(path, FORMAT, arguments, like).values()]
         caches.require(path, all(map(_possible, found)), "expressions")

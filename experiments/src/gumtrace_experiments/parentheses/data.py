@@ -105,7 +105,7 @@ def load(
     name = "-".join(str(value) for value in arguments.values())
     path = Path(folder) / f"parentheses-{name}.pt"
     sizes = {name: arguments[name] for name in ("train", "valid", "test")}
-    if path.exists():
+    if caches.exists(path):
         like = {name: _empty(size, longest)._asdict() for name, size in sizes.items()}
         found = {name: Split(**split) for name, split in caches.read(path, FORMAT, arguments, like).items()}
         caches.require(path, all(_balanced(split, types) for split in found.values()), "sequences")

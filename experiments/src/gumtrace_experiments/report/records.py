@@ -9,7 +9,7 @@ from typing import Any
 
 from gumtrace_experiments.registry import known
 from gumtrace_experiments.store.files import Damaged, parsed, read_rows, write
-from gumtrace_experiments.store.folder import CONFIG, METRICS, PRUNED, RESULT
+from gumtrace_experiments.store.folder import CONFIG, METRICS, PRUNED, RESULT, may_be_of
 from gumtrace_experiments.store.settings import completed, setting_problem
 from gumtrace_experiments.store.validation import has, is_count, is_number_or_none, result_problem
 
@@ -62,8 +62,10 @@ def canonical(config: dict[str, Any]) -> str:
     return json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def collect(paths: Iterable[str | Path], left_out: list[Exception] | None = None) -> list[Record]:
-    """All runs in some folders (and the folders inside) and recorded files, sorted.
+def collect(
+    paths: Iterable[str | Path], left_out: list[Exception] | None = None, experiment: str | None = None
+) -> list[Record]:
+    """All runs, or those of one experiment, in some folders (and the folders inside) and recorded files, sorted.
 
     A run that is found several times, in its folder and in a file say, counts once: as it is where it got farthest,
     or where it was found first.
@@ -71,18 +73,22 @@ def collect(paths: Iterable[str | Path], left_out: list[Exception] | None = None
     Args:
         left_out: gets the errors of runs and files that are damaged, and these are left out. Without it, the first of
             them is raised.
+        experiment: a damaged folder counts where it is, or may be, one of its runs.
     """
     found: dict[tuple, Record] = {}
     for source in (source for path in paths for source in _sources(Path(path))):
         try:
             records = [read_run(source)] if (source / CONFIG).exists() else load(source)
         except (RecordError, OSError) as error:
+            if experiment is not None and not may_be_of(source, experiment):
+                continue
             if left_out is None:
                 raise
             left_out.append(error)
             continue
         for record in records:
-            if record.key not in found or record.progress > found[record.key].progress:
+            wanted = experiment in (None, record.experiment)
+            if wanted and (record.key not in found or record.progress > found[record.key].progress):
                 found[record.key] = record
     return [found[key] for key in sorted(found)]
 

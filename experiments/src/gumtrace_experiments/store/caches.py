@@ -9,16 +9,25 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
+from gumtrace.cli.arguments import folder_problem
 from gumtrace_experiments.store.archives import Unreadable, is_like, unpacked
 from gumtrace_experiments.store.validation import has
 
 Splits = dict[str, dict[str, Tensor]]  # of each split, its tensors by name
 
 
+def exists(path: Path) -> bool:
+    """Whether there is such a file. If not, it can be written: what is to be in it takes a while to make."""
+    if path.exists():
+        return True
+    if problem := folder_problem(path.parent, "--data"):
+        raise ValueError(problem)
+    return False
+
+
 def write(path: Path, version: int, arguments: dict[str, Any], content: Splits) -> None:
     """A process that is killed leaves no file of that name. Reported on stderr, as the folder may be the wrong one: a
     typing error would otherwise be a long run on other data."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{uuid4().hex}.tmp")
     try:
         torch.save({"format": version, "arguments": arguments, **content}, unfinished)

@@ -164,6 +164,15 @@ def read_json(path: Path) -> dict[str, Any] | None:
         raise damaged(path, error.reason) from None
 
 
+def may_be_of(folder: Path, experiment: str) -> bool:
+    """Whether what is in a folder is a run of the experiment, or cannot be told, since its config is damaged."""
+    try:
+        config = read_json(folder / CONFIG) or {}
+    except (RunFolderError, OSError):
+        return True
+    return config.get("experiment", experiment) == experiment
+
+
 def read_result(path: Path) -> dict[str, Any] | None:
     """The result of a finished run; None if it is not finished."""
     result = read_json(path)

@@ -131,8 +131,8 @@ class KernelCache:
         _announced.add((what, part))
         folder = writable_folder()
         kept = f"kept in {folder.parent}" if folder else f"not kept: set {VARIABLE} to a folder that can be written"
-        line = f"gumtrace: {doing} the {part} kernels{what}, about {seconds} s, once for such arguments ({kept})"
-        print(line, file=sys.stderr, flush=True)
+        once = f"about {seconds} s, once for this dtype and these options ({kept})"
+        print(f"gumtrace: {doing} the {part} kernels{what}, {once}", file=sys.stderr, flush=True)
 
     # The rest of what a dispatcher may ask of its cache.
 
