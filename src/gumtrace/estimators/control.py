@@ -107,13 +107,14 @@ class RELAX(ControlVariate):
         self.critic = critic
 
     def control(self, dist, noise, objective, context):
-        if type(self.critic).forward in (VectorCritic.forward, MatrixCritic.forward):  # others take what they like
-            structures = noise.dim() - (1 + len(dist.batch_shape) + self.critic.key_dims)  # behind samples and batch
+        critic, ours = self.critic, (VectorCritic, MatrixCritic)
+        if isinstance(critic, ours) and type(critic).forward in [kind.forward for kind in ours]:  # others: as they like
+            structures = noise.dim() - (1 + len(dist.batch_shape) + critic.key_dims)  # behind samples and batch
             context = item_features("RELAX", dist, context, max(structures, 0))
         noise = torch.where(dist.racing, noise.clamp(-_FAR, _FAR), 0.0)
         if dist.symmetric:
             noise = noise + noise.mT
-        control = self.critic(noise, context)
+        control = critic(noise, context)
         want = noise.shape[: noise.dim() - len(dist.key_shape)]
         each = noise.shape[: noise.dim() - len(dist._layout.event_shape)]  # a number for each structure of an item
         if control.shape not in (want, each):
