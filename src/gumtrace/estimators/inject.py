@@ -1,10 +1,6 @@
 """Gradients that were computed in the forward pass, for estimators and losses that know theirs by then."""
 
 import torch
-from torch import Tensor
-
-from gumtrace.traces import formula
-from gumtrace.traces.trace import Trace
 
 
 class Inject(torch.autograd.Function):
@@ -52,42 +48,3 @@ class _Final(torch.autograd.Function):
             f"{ctx.name}: its gradient cannot be differentiated again; that of TraceREINFORCE can, at fixed samples "
             "and losses"
         )
-
-
-class TraceScore(torch.autograd.Function):
-    """`joined` of losses and the surrogate of T-REINFORCE, up to rounding: the mean of losses (samples, *batch).
-
-    Σ (L - b) ∇ log P(T) is computed at once, so that backward has one multiplication left. On CUDA torch runs backward
-    in a thread of its own, in which the host takes longer for everything; and small batches wait for the host. `rows`
-    are the log-rates (structures, keys), of all structures of the first item, then of the second and so on, of the same
-    dtype as losses.
-    """
-
-    @staticmethod
-    def forward(ctx, loss: Tensor, rows: Tensor, trace: Trace, leave_one_out: bool):
-        mean, ctx.samples, ctx.layout = loss.mean(0), loss.shape[0], trace.layout
-        if ctx.needs_input_grad[1]:
-            weight = (loss - mean).div_(ctx.samples - 1) if leave_one_out else loss / ctx.samples
-            score = formula.score(rows, trace, _of_each(weight, trace.shape))
-            ctx.save_for_backward(rows, weight, score, trace.choices, trace.links)
-        return mean
-
-    @staticmethod
-    def backward(ctx, *grads):
-        grad, (of_loss, of_rows, *_) = grads[0], ctx.needs_input_grad
-        to_loss = (grad / ctx.samples).expand(ctx.samples, *grad.shape) if of_loss else None
-        if not of_rows:
-            return to_loss, None, None, None
-        rows, weight, score, choices, links = ctx.saved_tensors
-        shape = links.shape[:-1]  # samples + batch, and structures of an item
-        if torch.is_grad_enabled():  # with create_graph=True
-            trace = Trace(ctx.layout, choices, links)
-            return to_loss, formula.score(rows, trace, _of_each(grad * weight, shape)), None, None
-        return to_loss, _of_each(grad, shape[1:])[:, None] * score, None, None
-
-
-def _of_each(x: Tensor, shape: torch.Size) -> Tensor:
-    """Numbers of items for all the structures that each of them has, flattened: (structures,)."""
-    for _ in range(len(shape) - x.dim()):
-        x = x.unsqueeze(-1)
-    return x.expand(shape).reshape(shape.numel())

@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from gumtrace.estimators.base import Estimator, Objective, advantage, checked_leave_one_out, joined
-from gumtrace.estimators.inject import TraceScore
 from gumtrace.estimators.objectives import OnTrace
 from gumtrace.estimators.terms import DecisionTerms
 from gumtrace.kernels.operators import is_plain
 from gumtrace.structures.base import Structure
-from gumtrace.structures.joint import split
 from gumtrace.traces.trace import Trace
 
 
@@ -49,9 +47,7 @@ class ScoreEstimator(Estimator):
         if type(self).surrogate_loss is not ScoreEstimator.surrogate_loss:
             return super().estimate(dist, objective, context, generator)
         trace, score = self.draw(dist, generator)
-        return self._joined(self.evaluate(dist, objective, trace), score)
-
-    def _joined(self, loss: Tensor, score: Tensor) -> Tensor:
+        loss = self.evaluate(dist, objective, trace)
         if is_plain([loss, score]):
             return _Scored.apply(loss, score, self.leave_one_out)  # type: ignore[return-value]
         return joined(loss, self._surrogate(loss, score))
@@ -129,22 +125,6 @@ class TraceREINFORCE(ScoreEstimator):
 
     label = "T-REINFORCE+"
     for_shards = True
-
-    def estimate(self, dist, objective, context, generator):
-        base, _ = split(type(self).__name__, dist)
-        if not (self._is_plain() and type(base).trace_log_prob is Structure.trace_log_prob):
-            return super().estimate(dist, objective, context, generator)
-        trace = dist.sample_trace((self.samples,), generator=generator)
-        base._check_trace(trace)
-        loss, rows = self.evaluate(dist, objective, trace), base._rows()
-        if loss.dtype == rows.dtype and is_plain([loss, rows]):
-            return TraceScore.apply(loss, rows, trace, self.leave_one_out)
-        return self._joined(loss, dist.trace_log_prob(trace))
-
-    def _is_plain(self) -> bool:
-        """Whether nobody draws or weighs in another way, in a subclass say."""
-        ways = ("draw", "surrogate_loss")
-        return all(getattr(getattr(self, way), "__func__", None) is getattr(TraceREINFORCE, way) for way in ways)
 
     def draw(self, dist, generator):
         trace = dist.sample_trace((self.samples,), generator=generator)

@@ -49,20 +49,14 @@ def _log_prob_backward(ctx, grad, _):
         return (None,) * 4
     logits, winners, links, kept = ctx.saved_tensors
     if not torch.is_grad_enabled():
-        to_logits = log_prob_grad(ctx.geometry, logits, winners, links, kept, grad)
+        grad = log_prob_grad(ctx.geometry, logits, winners, links, kept, grad)
     else:
-        to_logits = score(ctx.geometry, logits, winners, links, grad)
-    return None, to_logits, None, None
-
-
-def score(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, weight: Tensor) -> Tensor:
-    """Σ weight ∇ log P(T) over the samples, (batch, keys), for a weight of each item: `log_prob_grad`, written so that
-    it can be differentiated."""
-    x = repeat(logits, winners.shape[0])
-    totals = log_totals(geometry, x, winners, links)
-    lost = to_keys(geometry, winners, links, -totals, x, weight[:, None].expand_as(totals))
-    won = _won(geometry, winners, links).to(x.dtype)
-    return _sum_samples(won * weight[:, None] - lost, logits.shape[0])
+        x = repeat(logits, winners.shape[0])
+        totals = log_totals(ctx.geometry, x, winners, links)
+        lost = to_keys(ctx.geometry, winners, links, -totals, x, grad[:, None].expand_as(totals))
+        won = _won(ctx.geometry, winners, links).to(x.dtype)
+        grad = _sum_samples(won * grad[:, None] - lost, logits.shape[0])
+    return None, grad, None, None
 
 
 def _save_decisions(ctx, inputs, output):
