@@ -99,7 +99,7 @@ SUBSETS, TREE = gt.Subset(torch.zeros(3, 4), 2), gt.SpanningTree(torch.zeros(4, 
         (
             E.VectorCritic(7),
             SUBSETS,
-            r"VectorCritic: made for 7 keys, got noise of shape \(8, 3, 4\); MatrixCritic takes n x m",
+            r"VectorCritic: made for 7 keys, got noise of shape \(8, 3, 4\); pad all .* MatrixCritic takes n x m",
         ),
         (E.VectorCritic(7, context=2), TREE, r"VectorCritic: made for 7 keys, got noise of shape \(8, 4, 4\)"),
         (E.VectorCritic(4), TREE, r"must return shape \(8,\), got \(8, 4\), for noise of shape \(8, 4, 4\); Vector"),

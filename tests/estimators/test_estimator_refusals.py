@@ -117,3 +117,46 @@ def test_subclasses_with_a_forward_of_their_own_get_the_context_as_it_is():
     E.RELAX(Flat(16, context=2), samples=4)(dist, lambda x: x[..., 0, 0], features)
     E.SurrogateREINFORCE(surrogate=OfLabels(16, context=3))(dist, lambda x: x[..., 0, 0], labels)
     assert [context is given for context, given in zip(seen, [features, labels, labels], strict=True)] == [True] * 3
+
+
+class Doubled(E.Estimator):
+    """What surrogate_loss returns is given."""
+
+    def surrogate_loss(self, dist, objective, context, generator):
+        trace = dist.sample_trace((self.samples,), generator=generator)
+        return self.answer(self.evaluate(dist, objective, trace), dist.trace_log_prob(trace))
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda loss, score: (loss, score), r"losses \(3, 2\) and a surrogate \(2,\), .* got \(3, 2\) and \(3, 2\)"),
+        (lambda loss, score: (loss.mean(0), score.mean(0)), r"got \(2,\) and \(2,\)"),
+        (lambda loss, score: score.mean(0), "must return two tensors"),
+        (lambda loss, score: (loss, 0.0), "must return two tensors"),
+    ],
+)
+def test_what_a_subclass_returns(answer, message):
+    estimator, d = Doubled(samples=3), gt.Subset(torch.zeros(2, 4, requires_grad=True), 2)
+    estimator.answer = answer
+    with pytest.raises((TypeError, ValueError), match=f"Doubled: surrogate_loss must return .*{message}|{message}"):
+        estimator(d, lambda x: x[..., 0])
+    estimator.answer = lambda loss, score: (loss, score.mean(0))
+    assert estimator(d, lambda x: x[..., 0]).shape == (2,)
+
+
+def test_a_subclass_without_a_gradient():
+    with pytest.raises(NotImplementedError, match="Estimator has no surrogate_loss"):
+        E.Estimator(samples=2)(gt.Subset(torch.zeros(2, 4), 2), lambda x: x[..., 0])
+
+
+@pytest.mark.parametrize("critic", [torch.nn.Linear(4, 1), lambda noise: noise.sum(-1)])
+def test_a_critic_takes_noise_and_context(critic):
+    with pytest.raises(TypeError, match=r"the critic is called as critic\(noise, context\), and \w+ does not take"):
+        E.RELAX(critic)
+    E.RELAX(lambda noise, context=None: noise.sum(-1))
+
+
+def test_a_seed_is_no_generator():
+    with pytest.raises(TypeError, match=r"generator must be a torch\.Generator, got int"):
+        gt.Subset(torch.zeros(4), 2).sample(generator=0)

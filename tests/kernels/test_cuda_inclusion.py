@@ -81,9 +81,9 @@ def test_as_many_roots_as_the_count_needs():
 
 
 def test_items_that_would_not_fit_into_memory_are_left_to_torch(by_triton, monkeypatch):
-    assert kernels.subset_probs_serves(10**6, 100, 48)
-    assert not kernels.subset_probs_serves(10**7, 100, 48)
-    monkeypatch.setattr(kernels, "SCRATCH", 1)
+    assert kernels.subset_probs_serves(10**7, 100, 48)
+    assert not kernels.subset_probs_serves(10**8, 100, 48)
+    monkeypatch.setattr(kernels, "LARGEST", 1)
     monkeypatch.setattr(inclusion._Kernel, "apply", lambda *_: pytest.fail("the kernel was asked"))
     x = torch.zeros(2, 5, dtype=torch.float64, device=DEVICE)
     torch.testing.assert_close(gt.Subset(x, 2).mean, torch.full_like(x, 0.4))

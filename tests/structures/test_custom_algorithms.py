@@ -117,8 +117,19 @@ def test_a_trace_that_was_written_into():
     trace = gt.Custom(logits(3, 4), FIRST).sample_trace()
     for number in (-1, 3):
         trace.links[0, -1] = number
-        with pytest.raises(ValueError, match="the algorithm does not make this trace: it was written into"):
+        with pytest.raises(ValueError, match=r"the algorithm does not make this trace: .* it was written into"):
             _ = trace.value
+
+
+def test_a_trace_of_an_algorithm_that_was_made_of_other_arguments():
+    nodes = torch.zeros(4)
+    everyone = gt.Custom(nodes, MaximalIndependentSet(torch.zeros(4, 4))).sample_trace((3,))
+    assert everyone.winners.shape == (3, 4)
+    complete = gt.Custom(nodes, MaximalIndependentSet(torch.ones(4, 4)))
+    with pytest.raises(ValueError, match="the algorithm does not make this trace: it is of another one"):
+        complete.trace_log_prob(everyone)
+    again = gt.Custom(nodes, MaximalIndependentSet(torch.zeros(4, 4)))
+    torch.testing.assert_close(again.trace_log_prob(everyone), torch.full((3,), 1 / 24).log())
 
 
 class Moody(First):

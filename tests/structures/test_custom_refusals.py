@@ -33,7 +33,11 @@ BROKEN = {  # hooks, and what the message must say; the noise is 3 > 2 > 1 > 0, 
     "map brings back": ({"map": late(winner_leaves, lambda K, R, w: ({3}, None))}, "step 1: map .*key 3"),
     "nobody leaves": ({"map": lambda K, R, w: (K, None)}, "step 0: map .*key"),
     "nobody leaves later": ({"map": late(winner_leaves, lambda K, R, w: (K, None))}, "step 1: map .*key"),
-    "never stops": ({"stop": lambda K, R: False}, "step 4: map .*key"),
+    "never stops": ({"stop": lambda K, R: False}, "step 4: stop returned False, though no key is left"),
+    "winners race": (
+        {"split": lambda K, R: [K] if R else [{k} for k in K], "map": lambda K, R, w: (K - {0}, 1)},
+        "step 1: keys 1 and 2 race each other, and both have won before",
+    ),
     "start out of range": ({"start": lambda: (range(5), None)}, r"start\(\) .*key 4.* 4 keys"),
     "start below zero": ({"start": lambda: ([0, -1], None)}, r"start\(\) .*key -1"),
 }
@@ -68,6 +72,30 @@ def test_broken_invariants_are_refused_when_run(what):
         d.enumerate_traces()
     with pytest.raises(ValueError, match=r"step \d: .*key"):
         d.sample((100,))
+
+
+WRITTEN = [(list.append, list, 1), (dict.update, dict, {"a": 1}), (torch.Tensor.add_, lambda: torch.zeros(1), 1)]
+
+
+@pytest.mark.parametrize(("written", "fresh", "more"), WRITTEN)
+def test_a_hook_that_writes_into_R_is_refused_where_combine_sees_it(written, fresh, more):
+    """Without combine nobody looks at an R that is over."""
+    hooks = {"start": lambda: (range(4), fresh()), "map": lambda K, R, w: (written(R, more), (K - set(w), R))[1]}
+    gt.Custom(NOISE, Race(**hooks))
+    with pytest.raises(ValueError, match="step 0: a hook changed R in place, and combine"):
+        gt.Custom(NOISE, Race(**hooks, combine=lambda X, K, R, w: 0.0))
+    kept = {**hooks, "map": lambda K, R, w: (K - set(w), R)}
+    gt.Custom(NOISE, Race(**kept, combine=lambda X, K, R, w: 0.0))
+
+
+def test_an_R_that_cannot_be_pickled_is_not_looked_at():
+    hooks = {"start": lambda: (range(4), lambda: 0), "map": lambda K, R, w: (K - set(w), R)}
+    gt.Custom(NOISE, Race(**hooks, combine=lambda X, K, R, w: 0.0))
+
+
+def test_combine_without_a_value():
+    with pytest.raises(TypeError, match="Custom: combine returned None; it must return a tensor or numbers"):
+        gt.Custom(NOISE, Race(combine=lambda X, K, R, w: None))
 
 
 @pytest.mark.parametrize("what", NO_KEYS)

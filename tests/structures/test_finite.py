@@ -37,7 +37,7 @@ def test_entropy_is_that_of_the_enumerated_law(name):
 def test_mean_and_variance_are_those_of_the_enumerated_law(name):
     dist = DISTS[name]()
     if not dist.sample().is_floating_point():
-        with pytest.raises(NotImplementedError, match="values are numbers of keys, of which a mean says nothing"):
+        with pytest.raises(NotImplementedError, match="of which a mean says nothing"):
             dist.mean.sum()
         return
     means, variances = [], []
@@ -150,9 +150,9 @@ def test_large_batches_are_refused_before_memory_is(monkeypatch):
 @pytest.mark.parametrize("dist", [gt.Permutation(torch.zeros(20)), gt.BinaryTree(torch.zeros(20))])
 def test_numbers_of_keys_have_no_mean(dist):
     for ask in (lambda: dist.mean, lambda: dist.variance, lambda: dist.stddev):
-        with pytest.raises(NotImplementedError, match="values are numbers of keys, of which a mean says nothing"):
+        with pytest.raises(NotImplementedError, match="of which a mean says nothing"):
             ask()
-    with pytest.raises(NotImplementedError, match="values are numbers of keys"):
+    with pytest.raises(NotImplementedError, match="values are integers"):
         DISTS["custom-clusters"]().mean.sum()
 
 

@@ -15,7 +15,7 @@ from contract import assert_same, everything
 from refusals import BATCH, CONSTRUCTORS, HERE, INF, ITEM, NAN, one_bad, refuses, sparse
 
 import gumtrace as gt
-from gumtrace.structures import NotFinite
+from gumtrace.structures import NotFinite, checks
 
 # Logits -----------------------------------------------------------------------------------------------
 
@@ -29,7 +29,24 @@ from gumtrace.structures import NotFinite
     ],
 )
 def test_more_keys_than_a_trace_can_number(make):
-    refuses(make, "keys are more than 2147483647")
+    refuses(make, "keys are more than 2147418112")
+
+
+@pytest.mark.parametrize("validate_args", [None, False])
+def test_more_nodes_than_an_edge_can_name(validate_args):
+    edges, settings = torch.tensor([[5], [2**32 + 5]]), {"validate_args": validate_args}
+    refuses(
+        lambda: gt.SpanningTree.from_edges(torch.zeros(1), edges, num_nodes=2**33, **settings),
+        "8589934592 nodes are more than 2147418112",
+    )
+
+
+def test_more_samples_than_kernels_on_cuda_can_number():
+    shape = torch.Size([2**30, 3])
+    refuses(
+        lambda: checks.items("Subset", shape, torch.device("cuda")), "3221225472 samples of all items are more than"
+    )
+    assert checks.items("Subset", shape, torch.device("cpu")) == shape.numel()
 
 
 @every

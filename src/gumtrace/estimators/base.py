@@ -182,7 +182,17 @@ class Estimator(nn.Module):
         self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None
     ) -> Tensor:
         """The loss, with a gradient."""
-        return joined(*self.surrogate_loss(dist, objective, context, generator))
+        name, pair = type(self).__name__, self.surrogate_loss(dist, objective, context, generator)
+        if not isinstance(pair, tuple) or len(pair) != 2 or not all(map(torch.is_tensor, pair)):
+            raise TypeError(f"{name}: surrogate_loss must return two tensors, losses and their surrogate")
+        loss, surrogate = pair
+        want, batch = (self.samples, *dist.batch_shape), dist.batch_shape
+        if loss.shape != want or surrogate.shape != batch:
+            raise ValueError(
+                f"{name}: surrogate_loss must return losses {tuple(want)} and a surrogate {tuple(batch)}, a mean over "
+                f"the samples; got {tuple(loss.shape)} and {tuple(surrogate.shape)}"
+            )
+        return joined(loss, surrogate)
 
     def drawn(self, dist: Structure, generator: torch.Generator | None) -> Trace | Tensor:
         """What the objective is evaluated at if no gradient is needed: traces, or relaxed structures."""
@@ -192,7 +202,7 @@ class Estimator(nn.Module):
         self, dist: Structure, objective: Objective, context: Tensor | None, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
         """Losses (samples, *batch), and a number (*batch,) whose gradient is the estimate for the logits."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no surrogate_loss, which says what its gradient is")
 
     def refuse_transforms(self) -> None:
         """Raise inside a function that torch.func transforms. For estimators that differentiate through relaxations,

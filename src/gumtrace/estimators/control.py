@@ -7,7 +7,9 @@ subtract it again, split into what T decides and what it leaves open. The better
 factor of the score. The parameters of c are trained on the variance of g itself.
 """
 
+import inspect
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +80,17 @@ class ControlVariate(Estimator):
         return self.scale * (again if others else again.detach()), self.scale * slope
 
 
+def _takes_two(critic: Callable[..., Tensor]) -> bool:
+    """Whether it can be called with two arguments; of some callables that cannot be told."""
+    try:
+        inspect.signature(critic.forward if isinstance(critic, nn.Module) else critic).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:
+        pass
+    return True
+
+
 class RELAX(ControlVariate):
     """A learned critic on the noise as control variate: for any objective.
 
@@ -104,6 +117,11 @@ class RELAX(ControlVariate):
         super().__init__(samples=samples, leave_one_out=leave_one_out)
         if not callable(critic):
             raise TypeError(f"RELAX: the critic must be a module, got {critic!r}")
+        if not _takes_two(critic):
+            raise TypeError(
+                f"RELAX: the critic is called as critic(noise, context), and {type(critic).__name__} does not take "
+                "both; make a module whose forward does"
+            )
         self.critic = critic
 
     def control(self, dist, noise, objective, context):

@@ -29,7 +29,7 @@ class VectorCritic(nn.Module):
 
     def forward(self, noise: Tensor, context: Tensor | None = None) -> Tensor:
         if noise.shape[-1:] != (self.size,):
-            _refuse(self, str(self.size), noise, "MatrixCritic takes n x m")
+            _refuse(self, str(self.size), noise, "pad all batches to one width (lengths=); MatrixCritic takes n x m")
         own = noise.to(self.net[-1].weight.dtype)  # type: ignore[arg-type]
         return self.net(_join(own, context, self)).squeeze(-1).to(noise.dtype)
 

@@ -145,7 +145,8 @@ class MarginalStraightThrough(Estimator):
         try:
             mean = dist.mean.to(trace.layout.dtype)
         except (NotImplementedError, ValueError) as reason:
-            message = f"{type(self).__name__} needs the mean of the structure; take StraightThrough or IMLE. ({reason})"
+            others = "take one that does not, StraightThrough, IMLE or TraceREINFORCE"
+            message = f"{type(self).__name__} needs the mean of the structure; {others}. ({reason})"
             raise type(reason)(message) from None
         return self.evaluate_differentiably(dist, objective, trace.value + (mean - mean.detach())).mean(0)
 

@@ -119,7 +119,7 @@ class LinearSurrogate(_Surrogate):
         if len(self.gram) and x.shape[-1] != entries:
             raise ValueError(
                 f"{type(self).__name__}: it has learnt from structures of {entries} entries, these have {x.shape[-1]}; "
-                "a surrogate is for one structure and size"
+                "a surrogate is for one structure and size: pad all batches to one width (lengths=)"
             )
 
     def _start(self, x: Tensor) -> None:

@@ -27,6 +27,9 @@ def new_seed(device: torch.device, generator: torch.Generator | None) -> Tensor:
 
     A generator of the CPU beside logits on another device does: what it draws is copied there.
     """
+    if generator is not None and not isinstance(generator, torch.Generator):
+        given = f"{type(generator).__name__}: torch.Generator(device).manual_seed(0) is one"
+        raise TypeError(f"generator must be a torch.Generator, got {given}")
     source = generator.device if generator is not None else device
     if source.type not in ("cpu", "cuda"):  # their integers are not all 64 bits wide
         source = torch.device("cpu")

@@ -129,7 +129,7 @@ class Structure(WithoutReplacement):
 
     def _items(self, sample_shape) -> tuple[torch.Size, int]:
         shape = torch.Size(sample_shape) + self.batch_shape
-        return shape, shape.numel()
+        return shape, checks.items(type(self).__name__, shape, self._x.device)
 
     @property
     def log_rates(self) -> Tensor:

@@ -12,7 +12,8 @@ from gumtrace.kernels.geometry import flatten_geometry
 from gumtrace.traces.trace import Layout, Trace
 
 Lengths = Tensor | np.ndarray | Sequence[int] | int | None
-MOST_KEYS = 2**31 - 1  # traces have 32 bits for a key
+MOST_KEYS = 2**31 - 2**16  # traces have 32 bits for a key, and loops over keys, too, which end in steps behind the last
+MOST_ITEMS = 2**31 - 2**20  # on CUDA, in the same way
 
 
 class NotFinite(ValueError):
@@ -26,6 +27,14 @@ def logits(name: str, given, event_dim: int) -> None:
         raise ValueError(f"{name}: logits need at least {event_dim} dimensions, got shape {tuple(given.shape)}")
     if (keys := math.prod(given.shape[given.dim() - event_dim :])) > MOST_KEYS:
         raise ValueError(f"{name}: {keys} keys are more than {MOST_KEYS}, the most that traces can number")
+
+
+def items(name: str, shape: torch.Size, device: torch.device) -> int:
+    """How many there are of sample + batch; kernels on CUDA number them by 32 bits."""
+    count = shape.numel()
+    if device.type == "cuda" and count > MOST_ITEMS:
+        raise ValueError(f"{name}: {count} samples of all items are more than {MOST_ITEMS}, the most at once on CUDA")
+    return count
 
 
 def mask(name: str, given, logits: Tensor) -> Tensor | None:

@@ -34,7 +34,8 @@ from gumtrace.structures.words import Words
 from gumtrace.traces.trace import Layout, Trace, indicator
 
 NOT_OURS = (
-    "Custom: the algorithm does not make this trace: it was written into, or a hook depends on more than its arguments"
+    "Custom: the algorithm does not make this trace: it is of another one, it was written into, or a hook depends on "
+    "more than its arguments"
 )
 
 
@@ -135,7 +136,7 @@ class Custom(Structure):
         shapes = []
         for number, algorithm in enumerate(self._algorithms):  # an item of each
             noise = _noise(rows[number]) if len(rows) else np.zeros(key_shape.numel())
-            shapes.append(torch.as_tensor(self._run(noise, number).value(algorithm)).shape)
+            shapes.append(self._run(noise, number).value(algorithm).shape)
         if len(set(shapes)) > 1:
             other = next(i for i, shape in enumerate(shapes) if shape != shapes[0])
             wrong = f"of shape {tuple(shapes[other])}, algorithm 0 {tuple(shapes[0])}"
@@ -244,6 +245,13 @@ class Custom(Structure):
     def _is_complete(self, trace: Trace):
         raise ValueError("Custom: only the algorithm knows which runs are possible when other keys race")
 
+    def _check_trace(self, trace: Trace) -> None:
+        super()._check_trace(trace)
+        alike = all(a is b for a, b in zip(self._algorithms, trace.layout.algorithms, strict=True))
+        if self._validate_args and not alike:  # another object may have been made of other arguments
+            for item in range(trace.shape.numel()):
+                self._check_replay(trace, item)
+
     def _valid_links(self, trace: Trace) -> bool:
         """The group of each key, then for each group the one it extends, an earlier one, and its decision; last the
         number of the algorithm."""
@@ -311,7 +319,7 @@ def _combined(trace: Trace, value_shape: torch.Size) -> Tensor:
         run = execute_along(algorithm, racing, winners)
         if run.winners != [winner for winner in winners if winner >= 0]:
             raise ValueError(NOT_OURS)
-        values.append(torch.as_tensor(run.value(algorithm)))
+        values.append(run.value(algorithm))
     others = [value for value in values if value.shape != values[0].shape]
     if others:
         shapes = f"{tuple(values[0].shape)} and {tuple(others[0].shape)}"

@@ -20,8 +20,8 @@ MOST_RUNS = 50_000  # of an algorithm, for one item: a second or two,
 MOST_WORK = 2**22  # and as long for large ones, in runs times decisions times racing keys
 MOST_ROWS = 2**19  # structures of all items of a batch together
 NO_MEAN = (
-    "{}: values are numbers of keys, of which a mean says nothing; enumerate_support and log_prob give probabilities, "
-    "and Permutation(matrix=True) has a mean"
+    "{}: values are integers, numbers of keys say, of which a mean says nothing; enumerate_support and log_prob give "
+    "probabilities, and Permutation(matrix=True) has a mean"
 )
 MEAN_ADVICE = "estimate it by samples: dist.sample((1000,)).mean(0)"
 VARIANCE_ADVICE = "estimate it by samples: dist.sample((1000,)).var(0)"

@@ -12,6 +12,7 @@ probabilities rest.
 
 import math
 import operator
+import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -76,24 +77,30 @@ class Run:
         self.answers.append((hook, answer))
         return answer
 
-    def value(self, algorithm: Any) -> Any:
+    def value(self, algorithm: Any) -> Tensor:
         """What combine builds; a run that stopped at once is combined from nothing."""
-        if not self.frames:
-            return algorithm.combine(None, *self.end, [])
-        value = None
+        value = algorithm.combine(None, *self.end, []) if not self.frames else None
         for K, R, winners in reversed(self.frames):
             value = algorithm.combine(value, K, R, winners)
-        return value
+        if value is None:
+            raise TypeError("Custom: combine returned None; it must return a tensor or numbers")
+        return torch.as_tensor(value)
 
 
-def execute(algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[int]], int]) -> Run:
-    """Run the algorithm on the keys that race, with `choose` for the argmin of a part."""
+def execute(
+    algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[int]], int], check: bool = False
+) -> Run:
+    """Run the algorithm on the keys that race, with `choose` for the argmin of a part. `check`: whether to look for
+    hooks that write into R, which takes as long as to copy it."""
     K, R = started(algorithm)
     K = key_set(K, "start() returned") & racing
     run = Run(dict.fromkeys(sorted(K), -1), answers=[("start", K)])
     won: set[int] = set()
     step = 0
     while not run.noted("stop", bool(algorithm.stop(K, R))):
+        if not K:
+            raise ValueError(f"step {step}: stop returned False, though no key is left")
+        given, before = R, _content(R) if check else None
         parts = algorithm.split(K, R)
         if not isinstance(parts, Iterable):
             raise TypeError(f"step {step}: split returned {parts!r}, which is not a list of sets of keys")
@@ -101,11 +108,16 @@ def execute(algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[
         _check_partition(run.noted("split", parts), K, step)
         winners: list[int | None] = []
         for part in parts:
-            settled = part & won  # a key that won before is at zero already: no decision
+            settled = sorted(part & won)  # a key that won before is at zero already: no decision
+            if len(settled) > 1:
+                raise ValueError(
+                    f"step {step}: keys {settled[0]} and {settled[1]} race each other, and both have won before: "
+                    "nothing is left to chance; map must drop one of them before"
+                )
             if not part:
                 winners.append(None)
             elif settled:
-                winners.append(min(settled))
+                winners.append(settled[0])
             else:
                 winner = choose(part)
                 run.decide(part, winner)
@@ -113,20 +125,31 @@ def execute(algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[
                 winners.append(winner)
         run.frames.append((K, R, winners))
         smaller, R = _pair(algorithm.map(K, R, list(winners)), f"step {step}: map")
+        if check and _content(given) != before:
+            raise ValueError(
+                f"step {step}: a hook changed R in place, and combine would be given what it became: map must return "
+                "another R"
+            )
         smaller = key_set(smaller, f"step {step}: map returned")
         if not smaller <= K:
             raise ValueError(f"step {step}: map returned key {min(smaller - K)}, which was not among the keys before")
         if smaller == K:
-            raise ValueError(
-                f"step {step}: map must drop at least one key, but all {len(K)} stayed, key {min(K, default=None)}"
-            )
+            raise ValueError(f"step {step}: map must drop at least one key, but all {len(K)} stayed, key {min(K)}")
         K = run.noted("map", smaller)
         step += 1
     run.end = (K, R)
     return run
 
 
-def execute_along(algorithm: Algorithm, racing: set[int], winners: Iterable[int]) -> Run:
+def _content(R: Any) -> bytes:
+    """Equal for equal content of the same object; of what cannot be told, nothing."""
+    try:
+        return pickle.dumps(R)
+    except Exception:  # of a class of the user's, which may raise what it likes
+        return b""
+
+
+def execute_along(algorithm: Algorithm, racing: set[int], winners: Iterable[int], check: bool = False) -> Run:
     """Run along recorded winners; where the algorithm goes another way, the first key of a part wins."""
     replay = iter(winners)
 
@@ -134,18 +157,18 @@ def execute_along(algorithm: Algorithm, racing: set[int], winners: Iterable[int]
         winner = next(replay, -1)
         return winner if winner in part else min(part)
 
-    return execute(algorithm, racing, choose)
+    return execute(algorithm, racing, choose, check)
 
 
 def check_repeatable(algorithm: Algorithm, racing: set[int], run: Run) -> None:
     """Run again along the winners of a run. Probabilities rest on hooks that depend on their arguments alone, and such
     hooks answer as before."""
-    again = execute_along(algorithm, racing, run.winners)
+    again = execute_along(algorithm, racing, run.winners, check=combines(algorithm))
     for step, (before, now) in enumerate(zip(run.answers, again.answers, strict=False)):
         if before != now:
             raise ValueError(unrepeatable(f"{before[0]} (step {max(step - 1, 0) // 3})"))
     if combines(algorithm):
-        before, now = (torch.as_tensor(each.value(algorithm)) for each in (run, again))
+        before, now = (each.value(algorithm) for each in (run, again))
         if before.shape != now.shape or not torch.allclose(before, now, rtol=0, atol=0, equal_nan=True):
             raise ValueError(unrepeatable("combine"))
 
@@ -245,4 +268,7 @@ def _check_partition(parts: list[frozenset[int]], K: frozenset[int], step: int) 
     if strange := seen - K:
         raise ValueError(f"step {step}: split returned key {min(strange)}, which is not among the keys left")
     if lost := K - seen:
-        raise ValueError(f"step {step}: split left out key {min(lost)}")
+        raise ValueError(
+            f"step {step}: split left out key {min(lost)}; keys whose race is to come cannot wait: let them race now, "
+            "in a part for each race"
+        )

@@ -190,6 +190,8 @@ def edge_list(name: str, edge_index: Tensor, nodes: int) -> Tensor:
         raise ValueError(f"{name}: edge_index must be integers (2, E), got {kind}")
     if nodes < 1 and edge_index.shape[1] > 0:
         raise ValueError(f"{name}: {edge_index.shape[1]} edges of a graph with {nodes} nodes")
+    if nodes > checks.MOST_KEYS:
+        raise ValueError(f"{name}: {nodes} nodes are more than {checks.MOST_KEYS}, the most that edges can name")
     return edge_index.long()
 
 

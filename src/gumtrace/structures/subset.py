@@ -165,7 +165,7 @@ class Subset(Structure):
         return comb(int(self.racing.sum()), int(self.k))
 
     def _infeasible_message(self) -> str:
-        return "has fewer than k keys that race"
+        return "has fewer than k keys that race; k may be a tensor, a number for each item"
 
     def _relax(self, scores, kind):
         from gumtrace.relaxations.subset import relax_subset

@@ -21,6 +21,7 @@ from torch import Tensor
 
 DROP = 39.0  # e^-39: 1e-17
 SCRATCH = 2**27  # numbers in memory at once, 1 GiB: items take turns where they need more
+LARGEST = 2**30  # of one item, 8 GiB
 LONGEST, FEW = 128, 4  # keys at a time, and points, of a program that computes the chances of all keys
 POINTS = 16  # of other programs: a cache line, and of the 48 of the rule a whole number
 ROOTS = 16  # of a program that multiplies the factors of all keys
@@ -205,7 +206,7 @@ def _without_each(
 
 def subset_probs_serves(keys: int, most: int, points: int) -> bool:
     """Whether an item fits into memory, in both directions."""
-    return _numbers(keys, most, points, True) <= SCRATCH
+    return _numbers(keys, most, points, True) <= LARGEST
 
 
 # As functions of tensors, under the names and with the arguments of the CPU's ------------------------

@@ -71,7 +71,7 @@ def _shift(
     KIND: tl.constexpr, BITS: tl.constexpr, HALVINGS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
     """The search of relaxations/subset.py, step by step."""
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     lane = tl.arange(0, D)[None, :]
     inside = (row < items) & (lane < d)
     u = tl.load(u_ptr + row * d + lane, mask=inside, other=float("-inf"))
@@ -134,7 +134,7 @@ def _store_complex(out, place, re, im, mask):
 @triton.jit
 def _weights(theta, p, k_ptr, out, items, d, m, ROWS: tl.constexpr, M: tl.constexpr):
     """w ∝ e^{-ikθ} Π_i (1 + p_i (e^{iθ} - 1)), scaled so that Σ Re w = 1. In float64: there are many factors."""
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     away, sine, t, some = _nodes(theta, m, M)
     re = tl.full((ROWS, M), 1.0, tl.float64)
     im = tl.zeros((ROWS, M), tl.float64)
@@ -153,7 +153,7 @@ def _weights(theta, p, k_ptr, out, items, d, m, ROWS: tl.constexpr, M: tl.conste
 @triton.jit
 def _means(theta, p, g, w, out, items, d, m, ROWS: tl.constexpr, M: tl.constexpr):
     """w Σ_i g_i r_i at each node."""
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     away, sine, _, some = _nodes(theta, m, M)
     dtype = p.dtype.element_ty
     away, sine = away.to(dtype), sine.to(dtype)
@@ -178,8 +178,9 @@ def _sum_over_nodes(
     COVARIANCE: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
     """Σ Re w r of each key, or Σ Re (r - x) mean + w r (1 - r) g, where `means` has w Σ g r."""
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
-    lane = tl.program_id(1) * D + tl.arange(0, D)[None, :]
+    tiles = tl.cdiv(d, D)  # of keys; a grid's second dimension would end at 65535
+    row = (tl.program_id(0) // tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    lane = tl.program_id(0) % tiles * D + tl.arange(0, D)[None, :]
     inside = (row < items) & (lane < d)
     place = row * d + lane
     p = tl.load(p_ptr + place, mask=inside, other=0.0)
@@ -256,7 +257,7 @@ def _by_keys(theta: Tensor, p: Tensor, w: Tensor, x, g, means, out: Tensor, cova
     lanes = min(_lanes(d), TILE)
     rows = TILE // lanes
     with torch.cuda.device_of(p):
-        grid = (triton.cdiv(items, rows), triton.cdiv(d, lanes))
+        grid = (triton.cdiv(items, rows) * triton.cdiv(d, lanes),)
         sizes = {"COVARIANCE": covariance, "ROWS": rows, "D": lanes, "num_warps": _warps(rows * lanes)}
         _sum_over_nodes[grid](theta, p, w, x, g, means, out, items, d, len(theta), **sizes)
 
