@@ -234,7 +234,7 @@ def _log_prob_under(q: Structure, p: Structure, trace: Trace) -> tuple[Tensor, T
     possible = log_q.detach() > -torch.inf
     if not agree(p.racing, q.racing):  # where p is done, other keys may still race under q
         possible = possible & q._is_complete(trace)
-    return log_q, possible
+    return log_q, possible & q._makes(trace)
 
 
 def _alike(name: str, p: Distribution, q: Distribution) -> tuple[Structure, Structure, int]:

@@ -160,3 +160,8 @@ def test_a_critic_takes_noise_and_context(critic):
 def test_a_seed_is_no_generator():
     with pytest.raises(TypeError, match=r"generator must be a torch\.Generator, got int"):
         gt.Subset(torch.zeros(4), 2).sample(generator=0)
+
+
+def test_a_bool_is_no_number():
+    with pytest.raises(TypeError, match="samples must be an integer, got True"):
+        E.TraceREINFORCE(samples=True)

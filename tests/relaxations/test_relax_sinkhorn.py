@@ -237,3 +237,14 @@ def test_shapes_and_strides():
     assert sinkhorn(u.half()).dtype == torch.float16
     with pytest.raises(ValueError, match=r"must be \(\*S, n, m\), got \(3,\)"):
         sinkhorn(torch.zeros(3))
+
+
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float16, torch.float64])
+def test_masses_do_not_depend_on_the_default_dtype(default):
+    u = torch.randn(3, 4, 4, generator=seeded(1))
+    expected, before = sinkhorn(u), torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        assert torch.equal(sinkhorn(u), expected)
+    finally:
+        torch.set_default_dtype(before)

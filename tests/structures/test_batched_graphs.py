@@ -303,3 +303,13 @@ def test_without_validation_edges_are_not_read(form, monkeypatch):
     ends = gt.SpanningTree.from_edges(*bad, **more, validate_args=False)._layout.geometry.edges[:, :, :-1]
     assert 0 <= ends.min() <= ends.max() < 4
     assert read == []
+
+
+def test_the_support_broadcasts_values():
+    edges, value = torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor([1.0, 1.0, 0.0])
+    sparse = gt.SpanningTree.from_edges(torch.zeros(2, 3), edges, 3)
+    graphs = gt.SpanningTree.from_edges([torch.zeros(3)] * 2, [edges] * 2, [3, 3])
+    for d in (sparse, graphs):
+        assert d.support.check(value).tolist() == [True, True]
+        assert d.support.check(torch.ones(3)).tolist() == [False, False]
+        assert d.support.check(torch.stack([value, torch.ones(3)])[:, None]).tolist() == [[True, True], [False, False]]

@@ -132,6 +132,52 @@ def test_a_trace_of_an_algorithm_that_was_made_of_other_arguments():
     torch.testing.assert_close(again.trace_log_prob(everyone), torch.full((3,), 1 / 24).log())
 
 
+def test_divergence_from_an_algorithm_that_cannot_make_all_runs():
+    nodes = torch.zeros(4)
+    everyone, one = (gt.Custom(nodes, MaximalIndependentSet(torch.full((4, 4), edge))) for edge in (0.0, 1.0))
+    for kl in (V.trace_kl, V.exact_kl):
+        assert kl(everyone, one) == torch.inf
+    faster = gt.Custom(nodes + torch.arange(4), MaximalIndependentSet(torch.zeros(4, 4)))
+    torch.testing.assert_close(
+        V.exact_kl(everyone, gt.Custom(faster.logits, everyone.algorithm)), V.exact_kl(everyone, faster)
+    )
+    assert V.exact_kl(everyone, faster).isfinite()
+
+
+class Reused(MaximalIndependentSet):
+    """Its value is written into the same tensor again, which has a gradient."""
+
+    def __init__(self, nodes):
+        super().__init__(torch.ones(nodes, nodes))
+        self.buffer, self.scale = torch.zeros(nodes), torch.ones((), requires_grad=True)
+
+    def combine(self, X, K, R, winners):
+        self.buffer.zero_()[winners] = 1
+        return self.buffer if self.scale is None else self.buffer * self.scale
+
+
+@pytest.mark.parametrize("scale", [None, torch.ones((), requires_grad=True)])
+def test_values_are_copies_without_a_gradient(scale):
+    algorithm = Reused(4)
+    algorithm.scale = scale
+    d = gt.Custom(torch.zeros(4), algorithm)
+    values = d.sample((200,))
+    assert len(values.unique(dim=0)) == 4
+    torch.testing.assert_close(d.mean, torch.full((4,), 0.25))
+    assert not values.requires_grad
+    assert not d.mode.requires_grad
+
+
+def test_transforms_are_refused():
+    algorithm = MaximalIndependentSet(torch.zeros(4, 4))
+    estimate = lambda x: E.TraceREINFORCE()(gt.Custom(x, algorithm), lambda value: value[..., 0])  # noqa: E731
+    with pytest.raises(NotImplementedError, match=r"Custom: torch\.func cannot transform its hooks"):
+        torch.func.grad(estimate)(torch.zeros(4))
+    draw = lambda x: gt.Custom(x, algorithm, validate_args=False).sample()  # noqa: E731
+    with pytest.raises(NotImplementedError, match=r"Custom: torch\.func cannot transform its hooks"):
+        torch.vmap(draw, randomness="different")(torch.zeros(3, 4))
+
+
 class Moody(First):
     """Answers otherwise the second time."""
 

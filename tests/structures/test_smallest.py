@@ -94,3 +94,13 @@ def test_supports_count_exactly_in_half_types(dtype):
     assert d.support.check(value)
     value[int(value.argmax())] = 0
     assert not d.support.check(value)
+
+
+def test_batches_of_nothing_with_constraints():
+    apart = torch.ones(0, 4, 4, dtype=torch.bool).triu(1)
+    assert gt.ConstrainedForest(torch.zeros(0, 4, 4), 2, cannot_link=apart).sample((3,)).shape == (3, 0, 4, 4)
+
+
+@pytest.mark.parametrize("d", [gt.Subset(torch.zeros(0, 4), 2), gt.SpanningTree(torch.zeros(0, 3, 3))])
+def test_different_values_of_nothing(d):
+    assert d.distinct_values(2).value.shape == (2, 0, *d.event_shape)

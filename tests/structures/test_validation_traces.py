@@ -97,3 +97,35 @@ def test_values_that_cannot_be(what):
 )
 def test_log_prob_that_is_out_of_reach(d):
     refuses(lambda: d.log_prob(d.sample()), type(d).__name__, "trace_log_prob", error=NotImplementedError)
+
+
+def test_a_copy_of_a_trace_that_was_written_into():
+    d = gt.Subset(torch.zeros(4), 2)
+    trace = d.sample_trace()
+    assert trace.clone().made_by(d._owner)
+    trace.choices.fill_(99)
+    refuses(lambda: d.trace_log_prob(trace.clone()), "holds numbers that are not keys or decisions")
+
+
+@pytest.mark.parametrize("parents", [[10**7] * 3, [1, 2, 0], [0, -1, 1], [-3, 0, 1]])
+def test_parents_that_are_no_tree(parents):
+    d = gt.BinaryTree(torch.zeros(2, 3))
+    trace = d.sample_trace((5,))
+    trace.links[2, 1] = torch.tensor(parents)
+    refuses(lambda: d.trace_log_prob(trace), "holds numbers that are not keys or decisions")
+    torch.testing.assert_close(
+        gt.BinaryTree(torch.ones(2, 3)).trace_log_prob(again := d.sample_trace((5,))), d.trace_log_prob(again)
+    )
+
+
+def test_a_trace_of_another_k():
+    trace = gt.Subset(torch.zeros(2, 4), torch.tensor([2, 3])).sample_trace()
+    unread = gt.Subset(torch.zeros(2, 4), torch.tensor([2, 3]), validate_args=False)
+    unread.trace_log_prob(trace)
+    refuses(lambda: gt.Subset(torch.zeros(2, 4), 2).trace_log_prob(trace), "or another k: of tensors k, give both the")
+
+
+@pytest.mark.parametrize("ask", ["log_prob", "trace", "noise_log_prob"])
+def test_lists_are_no_tensors(ask):
+    with pytest.raises(TypeError, match=r"Subset: (a value|noise) must be a tensor, got list"):
+        getattr(gt.Subset(torch.zeros(2), 1), ask)([1.0, 0.0])

@@ -75,7 +75,7 @@ def enumerate_losses(
     _check_countable(name, items)
     traces = [item.enumerate_traces() for item in items]
     most = max(len(trace) for trace in traces)
-    filled = [trace[torch.arange(most).clamp(max=len(trace) - 1)] for trace in traces]  # the last one once more
+    filled = [trace[[min(i, len(trace) - 1) for i in range(most)]] for trace in traces]  # the last one once more
     together = dist._stack_traces(filled, dist.batch_shape)  # (most, *batch)
     loss = losses(name, dist, objective_on(on, objective), together).detach().double().reshape(most, -1)
     return [(item, trace, loss[: len(trace), i]) for i, (item, trace) in enumerate(zip(items, traces, strict=True))]

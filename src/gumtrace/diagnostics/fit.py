@@ -46,10 +46,8 @@ def goodness_of_fit(
     expected = law.log_prob.detach().double().exp() * samples
     counts, expected = _merge_rare(counts, expected)
     chi_square = float(((counts - expected) ** 2 / expected).sum())
-    freedom = torch.tensor((len(counts) - 1) / 2, dtype=torch.float64)
-    p_value = (
-        float(torch.special.gammaincc(freedom, torch.tensor(chi_square / 2, dtype=torch.float64))) if freedom else 1.0
-    )
+    freedom, half = torch.tensor([(len(counts) - 1) / 2, chi_square / 2], dtype=torch.float64, device="cpu")
+    p_value = float(torch.special.gammaincc(freedom, half)) if freedom else 1.0
     impossible = samples - int(found.sum())
     return FitReport(samples, len(counts), chi_square, p_value if impossible == 0 else 0.0, impossible)
 
@@ -67,5 +65,5 @@ def _merge_rare(counts: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
 def _fingerprints(trace: Trace) -> Tensor:
     """A 64-bit number for each trace: equal for equal traces, and only for them but for one pair in 10^19."""
     rows = (trace.choices if trace.choices.shape[-1] > 0 else trace.links).flatten(1).long().cpu()
-    weights = torch.randint(-(2**62), 2**62, (10_000,), generator=torch.Generator().manual_seed(0))
+    weights = torch.randint(-(2**62), 2**62, (10_000,), generator=torch.Generator().manual_seed(0), device="cpu")
     return ((rows + 1) * weights[: rows.shape[-1]]).sum(-1)  # -1, where a decision was not taken, counts nothing

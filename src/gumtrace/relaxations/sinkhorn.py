@@ -56,7 +56,7 @@ def sinkhorn(
     masses = []
     for mass, some in ((row_mass, racing.any(-1)), (col_mass, racing.any(-2))):
         given = 1.0 if mass is None else _wide(mass).expand(*u.shape[:-2], -1).reshape(some.shape).to(x.device)
-        masses.append(torch.where(some, given, 0.0))
+        masses.append(torch.where(some, given, x.new_zeros(())))
     soft = _Transport.apply(*_bordered(x, racing, *masses), iterations, tol)
     return torch.where(racing, soft[:, :n, :m], 0.0).reshape(u.shape).to(u.device, u.dtype)  # type: ignore[index]
 

@@ -270,7 +270,7 @@ class Structure(WithoutReplacement):
             )
         if isinstance(value, Trace):
             raise TypeError(f"{name}: log_prob takes values, such as trace.value; of a trace, take trace_log_prob")
-        checks.ends_in(name, "a value", value.shape, self.event_shape)
+        checks.ends_in(name, "a value", checks.tensor(name, "a value", value).shape, self.event_shape)
         shape = checks.broadcast(name, "values", value.shape[: value.dim() - len(self.event_shape)], self.batch_shape)
         value = value.expand(shape + self.event_shape)
         at = self if shape[len(shape) - len(self.batch_shape) :] == self.batch_shape else self.expand(shape)
@@ -311,7 +311,8 @@ class Structure(WithoutReplacement):
         raise ValueError(f"{type(self).__name__}: {where} {self._infeasible_message()}")
 
     def _check_noise(self, noise: Tensor) -> torch.Size:
-        checks.ends_in(type(self).__name__, "noise", noise.shape, self.batch_shape + self.key_shape)
+        name = type(self).__name__
+        checks.ends_in(name, "noise", checks.tensor(name, "noise", noise).shape, self.batch_shape + self.key_shape)
         return torch.Size(noise.shape)[: noise.dim() - len(self.key_shape)]
 
     def _check_trace(self, trace: Trace) -> None:

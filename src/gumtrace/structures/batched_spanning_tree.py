@@ -263,7 +263,8 @@ def _joined(name: str, x: Any, counts: Tensor | list[int]) -> Any:
         return x
     if len(x) != len(counts):
         raise ValueError(f"BatchedSpanningTree: {len(x)} {name} in a list do not fit {len(counts)} graphs")
-    for graph, (each, count) in enumerate(zip(x, torch.as_tensor(counts).tolist(), strict=True)):
+    expected = counts.tolist() if isinstance(counts, Tensor) else counts
+    for graph, (each, count) in enumerate(zip(x, expected, strict=True)):
         if each.shape[-1:] != (count,):
             raise ValueError(
                 f"BatchedSpanningTree: {name} of shape {tuple(each.shape)} do not fit graph {graph} of {count} edges"

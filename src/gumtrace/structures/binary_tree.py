@@ -9,6 +9,7 @@ from math import comb
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gumtrace.kernels import geometry
 from gumtrace.structures import checks
@@ -80,6 +81,17 @@ class BinaryTree(Structure):
         """log P(X), the log-probability of the one trace that gives X."""
         links = value.int()
         return self.trace_log_prob(Trace(self._layout, links[..., :0], links, self._owner))
+
+    def _valid_links(self, trace: Trace) -> bool:
+        """Parents, from each of which one comes to the root; behind the tokens it stands for "no parent"."""
+        n = trace.links.shape[-1]
+        if not checks.within(trace.links, -2, n):
+            return False
+        above = pad(trace.links.long(), (0, 1), value=-1)
+        above = torch.where(above < 0, n, above)
+        for _ in range(n.bit_length()):
+            above = above.gather(-1, above)
+        return bool((above == n).all())
 
     def loss_to_go(self, trace: Trace, terms: Tensor) -> Tensor:
         """Of each decision: the terms of its subtree, of the tokens that raced in it."""

@@ -71,9 +71,17 @@ def lengths(
 
 def integer(name: str, what: str, given) -> int:
     try:
-        return operator.index(given)
+        if not isinstance(given, bool):
+            return operator.index(given)
     except TypeError:
-        raise TypeError(f"{name}: {what} must be an integer, got {given!r}") from None
+        pass
+    raise TypeError(f"{name}: {what} must be an integer, got {given!r}")
+
+
+def tensor(name: str, what: str, given) -> Tensor:
+    if not torch.is_tensor(given):
+        raise TypeError(f"{name}: {what} must be a tensor, got {_kind_of(given)}")
+    return given
 
 
 def ends_in(name: str, what: str, shape: torch.Size, end: torch.Size) -> None:
@@ -106,7 +114,8 @@ def same_layout(name: str, ours: Layout, trace: Trace, device: torch.device, may
     if edges is not None and other_edges is not None and edges is not other_edges and may_sync:
         other_graph |= not torch.equal(edges, other_edges.to(edges.device))
     if other_graph:
-        raise ValueError(f"{name}: the trace belongs to another structure, size or graph")
+        advice = ", or another k: of tensors k, give both the same most=" if name == "Subset" and a[:2] == b[:2] else ""
+        raise ValueError(f"{name}: the trace belongs to another structure, size or graph{advice}")
     names = [type(algorithm).__name__ for algorithm in theirs.algorithms]
     if list(map(type, ours.algorithms)) != list(map(type, theirs.algorithms)):
         raise ValueError(f"{name}: the trace belongs to another algorithm, {', '.join(names)}")

@@ -129,7 +129,8 @@ class ConstrainedForest(SpanningTree):
         nodes = self.node_counts.cpu().expand(shape)
         constraints = _constraints([x.expand(*shape, n, n) for x in links], nodes)
         self._check_constraints(constraints.flatten(0, -2) if shape else constraints[None], n)
-        sizes = geometry.constrained_forest(n, self.components, constraints.reshape(shape.numel(), -1).contiguous())
+        rows = constraints.reshape(shape.numel(), constraints.shape[-1]).contiguous()
+        sizes = geometry.constrained_forest(n, self.components, rows)
         number = torch.arange(shape.numel(), device=self.logits.device).reshape(shape)
         return Layout(type(self), sizes, key_shape, self.logits.dtype, indicator), number
 
@@ -143,7 +144,7 @@ class ConstrainedForest(SpanningTree):
                 f"ConstrainedForest: links of {where} contradict each other: a cannot-link joins two nodes of the "
                 f"must-linked group of nodes {u} and {other}"
             )
-        first = torch.arange(n)
+        first = torch.arange(n, device="cpu")
         groups = ((group == first) & (first < nodes[:, None])).sum(-1)
         for item in (groups < self.components).nonzero().flatten().tolist()[:1]:
             raise ValueError(
@@ -208,13 +209,13 @@ LINKS = "must_link", "cannot_link"
 def checked_links(name: str, links: Tensor | None, key_shape: torch.Size) -> Tensor:
     """(..., n, n) bool, symmetric, on the CPU, without links of a node with itself."""
     if links is None:
-        return torch.zeros(key_shape, dtype=torch.bool)
+        return torch.zeros(key_shape, dtype=torch.bool, device="cpu")
     if not torch.is_tensor(links) or links.dtype != torch.bool:
         got = f"a {links.dtype} tensor" if torch.is_tensor(links) else type(links).__name__
         raise TypeError(f"ConstrainedForest: {name} must be a bool tensor (..., n, n), got {got}")
     checks.ends_in("ConstrainedForest", name, links.shape, key_shape)
     links = links.cpu()
-    return (links | links.mT) & ~torch.eye(links.shape[-1], dtype=torch.bool)
+    return (links | links.mT) & ~torch.eye(links.shape[-1], dtype=torch.bool, device="cpu")
 
 
 def _constraints(links: list[Tensor], nodes: Tensor) -> Tensor:
@@ -222,7 +223,7 @@ def _constraints(links: list[Tensor], nodes: Tensor) -> Tensor:
     joined, the first node of the must-linked group of each node, and the number of nodes. A 1 on the diagonal of the
     first is a contradiction."""
     n = links[0].shape[-1]
-    there = torch.arange(n) < nodes[..., None]
+    there = torch.arange(n, device="cpu") < nodes[..., None]
     must, cannot = (x & there[..., None, :] & there[..., :, None] for x in links)
     same = closure(must.float())
     group = same.long().argmax(-1) if n else torch.zeros_like(there, dtype=torch.long)

@@ -26,6 +26,7 @@ from gumtrace.structures.recursion import (
     combines,
     execute,
     execute_along,
+    same_algorithms,
     starting_keys,
 )
 from gumtrace.structures.replay import Choose, every_run
@@ -105,7 +106,8 @@ class Custom(Structure):
                 f"Custom: {len(self._algorithms)} algorithms do not fit the last dimension of batch shape "
                 f"{tuple(batch_shape)}"
             )
-        self._numbers = torch.arange(len(self._algorithms)).expand(batch_shape) if several else torch.tensor(0)
+        numbers = torch.arange(len(self._algorithms), device="cpu")
+        self._numbers = numbers.expand(batch_shape) if several else numbers[0]
         starting = starting_keys(self._algorithms, logits, event_dim)  # (algorithms, *event)
         starting = starting if several else starting[0]
         mask = checks.mask("Custom", mask, logits)
@@ -172,14 +174,13 @@ class Custom(Structure):
         return self._trace_rows(ops.perturb(self._geometry, self._rows().detach(), items, seed), shape)
 
     def _trace_rows(self, rows: Tensor, shape: torch.Size) -> Trace:
+        noise = [_noise(row) for row in rows]
         status = ops.check_logits(self._geometry, rows)
         self._raise_for_status(status * (status == NOT_A_NUMBER))
         check, self._unchecked = self._unchecked and self._validate_args, False
         numbers = self._numbers.expand(shape).flatten().tolist()
         first = len(self._algorithms) if check else 0  # a run of each
-        runs = [
-            self._run(_noise(row), number, i < first) for i, (row, number) in enumerate(zip(rows, numbers, strict=True))
-        ]
+        runs = [self._run(row, number, i < first) for i, (row, number) in enumerate(zip(noise, numbers, strict=True))]
         return self._pack(runs, shape)
 
     def conditional(self, trace: Trace, *, generator: torch.Generator | None = None) -> Tensor:
@@ -198,14 +199,26 @@ class Custom(Structure):
 
     def _check_replay(self, trace: Trace, item: int) -> None:
         """That a trace which was lost is one that the algorithm would make again."""
+        run, same = self._replay(trace, item)
+        check_repeatable(self._algorithms[run.number], set(run.group), run)
+        if not same:
+            raise ValueError(NOT_OURS)
+
+    def _replay(self, trace: Trace, item: int) -> tuple[Run, bool]:
+        """The run along the winners of a trace, and whether it is the same."""
         keys = self._layout.geometry.keys
         winners, links = (rows[item].tolist() for rows in trace.rows())
         groups = {key: group for key, group in enumerate(links[:keys]) if group > -2}
-        algorithm = self._algorithms[links[-1]]
-        run = execute_along(algorithm, set(groups), winners)
-        check_repeatable(algorithm, set(groups), run)
-        if run.winners != [winner for winner in winners if winner >= 0] or run.group != groups:
-            raise ValueError(NOT_OURS)
+        run = execute_along(self._algorithms[links[-1]], set(groups), winners)
+        same = run.winners == [winner for winner in winners if winner >= 0] and run.group == groups
+        return replace(run, number=links[-1]), same
+
+    def _makes(self, trace: Trace) -> Tensor:
+        """(*S) bool: whether the algorithm can make these traces, of keys that race here; it makes its own."""
+        if same_algorithms(self._algorithms, trace.layout.algorithms):
+            return torch.ones(trace.shape, dtype=torch.bool, device=trace.device)
+        made = [self._replay(trace, item)[1] for item in range(trace.shape.numel())]
+        return torch.tensor(made, dtype=torch.bool, device=trace.device).reshape(trace.shape)
 
     def enumerate_traces(self) -> Trace:
         """Every trace of an unbatched distribution: all ways that the hooks can go."""
@@ -247,10 +260,8 @@ class Custom(Structure):
 
     def _check_trace(self, trace: Trace) -> None:
         super()._check_trace(trace)
-        alike = all(a is b for a, b in zip(self._algorithms, trace.layout.algorithms, strict=True))
-        if self._validate_args and not alike:  # another object may have been made of other arguments
-            for item in range(trace.shape.numel()):
-                self._check_replay(trace, item)
+        if self._validate_args and not bool(self._makes(trace).all()):
+            raise ValueError(NOT_OURS)
 
     def _valid_links(self, trace: Trace) -> bool:
         """The group of each key, then for each group the one it extends, an earlier one, and its decision; last the
@@ -304,6 +315,11 @@ class CustomWords(Words):
 
 
 def _noise(row: Tensor) -> np.ndarray:
+    if torch._C._are_functorch_transforms_active():
+        raise NotImplementedError(
+            "Custom: torch.func cannot transform its hooks, which run in Python; differentiate with backward or "
+            "torch.autograd.grad, and batch with logits of more dimensions"
+        )
     return row.detach().cpu().contiguous().numpy()
 
 

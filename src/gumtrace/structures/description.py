@@ -146,6 +146,10 @@ class Description(Distribution):
             return cast(Any, self.support).check(trace.value)
         return self._count_decisions(trace) == counts
 
+    def _makes(self, trace: Trace) -> Tensor | bool:
+        """(*S) bool: whether the algorithm can make these traces of one like it. Those of `mismatch` cannot differ."""
+        return True
+
     def _valid_links(self, trace: Trace) -> bool:
         """Whether its links are numbers that the kernels can follow. A chain has none."""
         return True
@@ -171,7 +175,7 @@ class Description(Distribution):
         compared = {"lengths": (self._item_lengths(), other._item_lengths())}
         compared |= {name: (getattr(self, name), getattr(other, name)) for name in self.settings}
         for name, (a, b) in compared.items():
-            if not checks.agree(torch.as_tensor(a), torch.as_tensor(b)):
+            if not checks.agree(*(torch.as_tensor(x, device=self.logits.device) for x in (a, b))):
                 return f"both must have the same {name}, got {a} and {b}"
         if list(map(type, self._layout.algorithms)) != list(map(type, other._layout.algorithms)):
             return f"{self} and {other} run different algorithms"

@@ -133,7 +133,8 @@ def _check_count(name: str, count: int) -> None:
 
 def _is_new(drawn: Distinct) -> Tensor:
     """(traces, *batch) bool: the first trace of its structure."""
-    values = drawn.value.reshape(drawn.found.numel(), -1)
+    dims = drawn.found.dim()
+    values = drawn.value.reshape(drawn.found.numel(), drawn.value.shape[dims:].numel())
     item = torch.arange(len(values), device=values.device) % max(drawn.found[0].numel(), 1)
     first, _ = group_by_value(torch.cat([item[:, None].double(), values.double()], -1))
     new = torch.zeros(len(values), dtype=torch.bool, device=values.device)
@@ -183,11 +184,11 @@ def by_recursion(dist: "Structure", count: int, seed: Tensor) -> Distinct:
 
     def numbers(which: int) -> Tensor:
         rows = [[*item.numbers[which], *[-math.inf] * (count - len(item.runs))] for item in items]
-        flat = torch.tensor(rows, dtype=torch.float64).reshape(len(items), count).T
+        flat = torch.tensor(rows, dtype=torch.float64, device="cpu").reshape(len(items), count).T
         return flat.to(dist.log_rates).reshape(shape)
 
-    found = torch.tensor([[s < len(item.runs) for item in items] for s in range(count)], dtype=torch.bool)
-    found = found.reshape(shape).to(dist.log_rates.device)
+    there = [[s < len(item.runs) for item in items] for s in range(count)]
+    found = torch.tensor(there, dtype=torch.bool, device=dist.log_rates.device).reshape(shape)
     return Distinct(dist._pack_runs(runs, shape), numbers(0), numbers(1), numbers(2), found)
 
 

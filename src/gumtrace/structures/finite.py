@@ -143,13 +143,11 @@ class Finite(Description):
 
     def _pack(self, runs: list, shape: torch.Size) -> Trace:
         """The trace of runs of `_run_with`, sample + batch of them."""
-        geometry, device = self._layout.geometry, self._x.device
-        choices, links = (
-            torch.tensor([[*run[part], *[-1] * (slots - len(run[part]))] for run in runs], dtype=torch.int32)
-            .reshape(*shape, slots)
-            .to(device)
-            for part, slots in enumerate((geometry.winner_slots, geometry.link_slots))
-        )
+        slots, made = (self._layout.geometry.winner_slots, self._layout.geometry.link_slots), []
+        for part, width in enumerate(slots):
+            rows = [[*run[part], *[-1] * (width - len(run[part]))] for run in runs]
+            made.append(torch.tensor(rows, dtype=torch.int32, device=self._x.device).reshape(*shape, width))
+        choices, links = made
         return Trace(self._layout, choices, links, self._owner)
 
     def _pack_runs(self, runs: list, shape: torch.Size) -> Trace:
@@ -231,10 +229,10 @@ def _check_rows(name: str, structures: int, batch_shape: torch.Size, advice: str
 
 def group_by_value(values: Tensor) -> tuple[Tensor, Tensor]:
     """(traces, *event) -> where each different value is first, (values,), and which one each trace has, (traces,)."""
-    rows = values.reshape(len(values), -1)
+    rows = values.reshape(len(values), values.shape[1:].numel())
     rows = rows if rows.shape[-1] > 0 else rows.new_zeros(len(rows), 1)  # those without entries are all equal
-    _, index = torch.unique(rows, dim=0, return_inverse=True)
-    count = int(index.max()) + 1
+    different, index = torch.unique(rows, dim=0, return_inverse=True)
+    count = len(different)
     place = torch.arange(len(values), device=values.device)
     first = place.new_full((count,), len(values)).scatter_reduce(0, index, place, "amin")
     return first, index

@@ -84,7 +84,7 @@ class Run:
             value = algorithm.combine(value, K, R, winners)
         if value is None:
             raise TypeError("Custom: combine returned None; it must return a tensor or numbers")
-        return torch.as_tensor(value)
+        return torch.as_tensor(value).detach().clone()  # the algorithm may write into it again
 
 
 def execute(
@@ -224,6 +224,11 @@ def checked_algorithms(algorithms: Sequence[Algorithm]) -> tuple[Algorithm, ...]
     if 0 < len(without) < len(algorithms):
         raise TypeError(f"Custom: algorithm {without[0]} has no method combine, and others have; all must, or none")
     return tuple(algorithms)
+
+
+def same_algorithms(ours: Sequence[Algorithm], theirs: Sequence[Algorithm]) -> bool:
+    """Whether they are the same objects: others may have been made of other arguments."""
+    return all(a is b for a, b in zip(ours, theirs, strict=True))
 
 
 def combines(algorithm: Algorithm) -> bool:

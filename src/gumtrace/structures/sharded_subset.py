@@ -46,6 +46,7 @@ class ShardedSubset(Structure):
 
     settings = ("k",)
     is_sharded = True
+    has_enumerate_support = False
     k: int
 
     def __init__(

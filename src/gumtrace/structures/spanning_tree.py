@@ -227,10 +227,9 @@ class SpanningTree(Structure):
         if self.components > 1:
             return None
         n = int(self.node_counts)
-        adjacency = torch.zeros(n, n)
-        ends = torch.tensor([self._ends(key) for key in self.racing.flatten().nonzero().flatten().tolist()])
-        u, v = ends.reshape(-1, 2).long().T
-        adjacency.index_put_((u, v), torch.ones(len(u)), accumulate=True)  # edges may be parallel
+        adjacency = torch.zeros(n, n, device="cpu")
+        for key in self.racing.flatten().nonzero().flatten().tolist():
+            adjacency[self._ends(key)] += 1  # edges may be parallel
         return count_trees(adjacency + adjacency.T)
 
     def _ends(self, key: int) -> tuple[int, int]:

@@ -160,9 +160,10 @@ class SparseForestSupport(Support):
 
     def check(self, value: Tensor) -> Tensor:
         right = binary(value, self.racing).all(-1) & (count(value) == self.nodes - self.components)
-        rows = zip(self.graphs(right.shape), value.reshape(right.numel(), value.shape[-1]), strict=True)
-        acyclic = torch.tensor([_acyclic(edges[:, row > 0.5].tolist()) for edges, row in rows], dtype=torch.bool)
-        return right & acyclic.reshape(right.shape).to(right.device)
+        value = value.expand(*right.shape, value.shape[-1]).reshape(right.numel(), value.shape[-1])
+        rows = zip(self.graphs(right.shape), value, strict=True)
+        acyclic = [_acyclic(edges[:, row > 0.5].tolist()) for edges, row in rows]
+        return right & torch.tensor(acyclic, dtype=torch.bool, device=right.device).reshape(right.shape)
 
     def graphs(self, shape: torch.Size) -> Iterable[Tensor]:
         """The edges (2, E) of the graph of each value."""

@@ -147,7 +147,8 @@ class Trace:
 
     def clone(self) -> "Trace":
         """A copy: what is written into it leaves this one as it is."""
-        return Trace(self.layout, self.choices.clone(), self.links.clone(), self.owner)
+        owner = self.owner if self.made_by(self.owner) else None  # whoever wrote into this one has it checked
+        return Trace(self.layout, self.choices.clone(), self.links.clone(), owner)
 
     def __getitem__(self, index) -> "Trace":
         """`trace[i]`: some of the sample and batch dimensions, indexed as a tensor's.

@@ -226,7 +226,7 @@ def subset_probs(
     y: Tensor, width: Tensor, k: Tensor, most: int, places: Tensor, late: Tensor, middle: Tensor
 ) -> tuple[Tensor, Tensor]:
     """(items, keys) Σ middle p_i + step a_i (P(at most k - 1 others) - late), and its derivative by its own logit."""
-    out, slope = torch.empty(2, len(y), len(places) // LANES, y.shape[1], dtype=y.dtype)
+    out, slope = torch.empty(2, len(y), len(places) // LANES, y.shape[1], dtype=y.dtype, device="cpu")
     points = (x.numpy() for x in (places, late, middle))
     _run(_probs, out, y, width, k, most, *points, LANES, out.numpy(), slope.numpy())
     return out.sum(1), slope.sum(1)
@@ -234,7 +234,7 @@ def subset_probs(
 
 def subset_pairs(y: Tensor, width: Tensor, k: Tensor, most: int, places: Tensor, v: Tensor) -> Tensor:
     """(items, keys) Σ step a_j Σ_{i≠j} a_i v_i P(k - 1 others than i and j)."""
-    out = torch.empty(len(y), len(places) // LANES, y.shape[1], dtype=y.dtype)
+    out = torch.empty(len(y), len(places) // LANES, y.shape[1], dtype=y.dtype, device="cpu")
     _run(_pairs, out, y, width, k, most, places.numpy(), v.contiguous().numpy(), LANES, out.numpy())
     return out.sum(1)
 

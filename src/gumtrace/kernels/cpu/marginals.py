@@ -136,7 +136,7 @@ def _third_cumulant(start, stop, theta, p, x, w, grads, grads_too, out):
 
 def subset_weights(theta: Tensor, p: Tensor, k: Tensor) -> Tensor:
     """w, (items, nodes) complex."""
-    return _run(_weights, torch.empty(len(p), len(theta), dtype=p.dtype.to_complex()), theta, p, k)
+    return _run(_weights, torch.empty(len(p), len(theta), dtype=p.dtype.to_complex(), device="cpu"), theta, p, k)
 
 
 def subset_marginals(theta: Tensor, p: Tensor, w: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ DONE, TOO_WIDE, NO_TREE = 0, 1, 2
 
 def tree_marginals(u: Tensor, along: Tensor, sizes: Tensor, root: int) -> Tensor:
     """u (items, n, n), along (0, 1 or 2, items, n, n), sizes (items,)."""
-    out = torch.empty(u.shape, dtype=u.dtype)
+    out = torch.empty(u.shape, dtype=u.dtype, device="cpu")
     arrays = (x.detach().cpu().contiguous().numpy() for x in (u, along, sizes))
     run(_marginals, len(u), u.shape[-1] ** 2, *arrays, root, out.numpy())
     return out.to(u.device)

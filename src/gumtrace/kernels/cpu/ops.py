@@ -59,21 +59,21 @@ def _sizes(geometry: Geometry, sizes: Tensor | None):
 
 
 def _new_trace(geometry: Geometry, items: int) -> tuple[Tensor, Tensor, Tensor]:
-    winners = torch.empty(items, geometry.winner_slots, dtype=torch.int32)
-    links = torch.empty(items, geometry.link_slots, dtype=torch.int32)
-    return winners, links, torch.empty(items, dtype=torch.int8)
+    winners = torch.empty(items, geometry.winner_slots, dtype=torch.int32, device="cpu")
+    links = torch.empty(items, geometry.link_slots, dtype=torch.int32, device="cpu")
+    return winners, links, torch.empty(items, dtype=torch.int8, device="cpu")
 
 
 def check_logits(geometry: Geometry, logits: Tensor) -> Tensor:
     """Status of each row: NOT_A_NUMBER where a key that races has a nan or +inf."""
-    status = torch.empty(len(logits), dtype=torch.int8)
+    status = torch.empty(len(logits), dtype=torch.int8, device="cpu")
     run(sampling.check_logits, len(logits), geometry.keys, compiled(geometry), _array(logits), status.numpy())
     return status.to(logits.device)
 
 
 def perturb(geometry: Geometry, logits: Tensor, items: int, seed: Tensor) -> Tensor:
     """logits (batch, keys) -> G (items, keys)."""
-    g = torch.empty(items, geometry.keys, dtype=logits.dtype)
+    g = torch.empty(items, geometry.keys, dtype=logits.dtype, device="cpu")
     run(sampling.perturb, items, geometry.keys, compiled(geometry), _array(logits), _seed(seed), g.numpy())
     return g.to(logits.device)
 
@@ -98,7 +98,7 @@ def distinct(geometry: Geometry, logits: Tensor, sizes: Tensor | None, items: in
     """Different traces of each row, items / batch of them in the order of their arrival: winners, links, log P(T),
     perturbed log-probabilities, log of the probability that is left, (items,), and status, STUCK where none is left."""
     winners, links, status = _new_trace(geometry, items)
-    numbers = [torch.empty(items, dtype=logits.dtype) for _ in range(3)]
+    numbers = [torch.empty(items, dtype=logits.dtype, device="cpu") for _ in range(3)]
     arrays = (_array(logits), _sizes(geometry, sizes), _seed(seed), winners.numpy(), links.numpy())
     runs = items // max(len(logits), 1)
     outputs = (*(x.numpy() for x in numbers), status.numpy())
@@ -109,7 +109,7 @@ def distinct(geometry: Geometry, logits: Tensor, sizes: Tensor | None, items: in
 def indicator(geometry: Geometry, winners: Tensor, dtype: torch.dtype) -> Tensor:
     """(items, keys): 1 where a key won; symmetric for trees and forests of a dense graph."""
     wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
-    out = torch.empty(len(winners), geometry.keys, dtype=wide)
+    out = torch.empty(len(winners), geometry.keys, dtype=wide, device="cpu")
     run(sampling.indicator, len(winners), geometry.keys, compiled(geometry), _array(winners), out.numpy())
     return out.to(winners.device, dtype)
 
@@ -126,7 +126,7 @@ def arrangement(geometry: PermutationGeometry, winners: Tensor) -> Tensor:
 
 def arborescence_edges(geometry: ArborescenceGeometry, winners: Tensor, links: Tensor) -> Tensor:
     """(items, n): the edge of the tree that enters each node, by its key; -1 for none."""
-    edges = torch.empty(len(winners), geometry.nodes, dtype=torch.int32)
+    edges = torch.empty(len(winners), geometry.nodes, dtype=torch.int32, device="cpu")
     run(arborescence.entering, len(winners), geometry.nodes, geometry, _array(winners), _array(links), edges.numpy())
     return edges.to(winners.device)
 
@@ -134,8 +134,10 @@ def arborescence_edges(geometry: ArborescenceGeometry, winners: Tensor, links: T
 def log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor) -> tuple[Tensor, Tensor]:
     """log P(T) (items,), and what its gradient needs: log Λ as a sum of two numbers (items, 2, decisions)."""
     items = len(winners)
-    out = torch.empty(items, dtype=logits.dtype)
-    kept = torch.empty(items, 2, geometry.decisions, dtype=torch.float64)  # large logits cancel in what follows
+    out = torch.empty(items, dtype=logits.dtype, device="cpu")
+    kept = torch.empty(
+        items, 2, geometry.decisions, dtype=torch.float64, device="cpu"
+    )  # large logits cancel in what follows
     arrays = (_array(logits), _array(winners), _array(links), out.numpy(), kept.numpy())
     run(formula.log_prob, items, geometry.keys, compiled(geometry), *arrays)
     return out.to(logits.device), kept.to(logits.device)
@@ -150,7 +152,7 @@ def log_prob_grad(
     geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, kept: Tensor, grad: Tensor
 ) -> Tensor:
     """d/dlogits of Σ grad · log P(T), (batch, keys)."""
-    out = torch.empty(logits.shape, dtype=logits.dtype)
+    out = torch.empty(logits.shape, dtype=logits.dtype, device="cpu")
     arrays = (_array(logits), _array(winners), _array(links), _array(kept), _array(grad), out.numpy())
     run(formula.log_prob_grad, len(logits), geometry.keys, compiled(geometry), *arrays)
     return out.to(logits.device)
@@ -159,8 +161,8 @@ def log_prob_grad(
 def decisions(geometry: Geometry, logits: Tensor, gains: Tensor, winners: Tensor, links: Tensor):
     """log P of each decision and the mean gain of its racing keys (items, 2, decisions), and log Λ as in `log_prob`."""
     items = len(winners)
-    out = torch.empty(items, 2, geometry.decisions, dtype=logits.dtype)
-    kept = torch.empty(items, 2, geometry.decisions, dtype=torch.float64)
+    out = torch.empty(items, 2, geometry.decisions, dtype=logits.dtype, device="cpu")
+    kept = torch.empty(items, 2, geometry.decisions, dtype=torch.float64, device="cpu")
     arrays = (_array(logits), _array(gains), _array(winners), _array(links), out.numpy(), kept.numpy())
     run(by_decision.decisions, items, geometry.keys, compiled(geometry), *arrays)
     return out.to(logits.device), kept.to(logits.device)
@@ -177,7 +179,7 @@ def decisions_grad(
     grad: Tensor,
 ) -> Tensor:
     """d/dlogits of Σ grad · what `decisions` gives, (batch, keys)."""
-    out = torch.empty(logits.shape, dtype=logits.dtype)
+    out = torch.empty(logits.shape, dtype=logits.dtype, device="cpu")
     trace = (_array(winners), _array(links))
     arrays = (_array(logits), _array(gains), *trace, _array(stats), _array(kept), _array(grad), out.numpy())
     run(by_decision.decisions_grad, len(logits), geometry.keys, compiled(geometry), *arrays)
@@ -186,7 +188,7 @@ def decisions_grad(
 
 def to_keys(geometry: Geometry, winners: Tensor, links: Tensor, alpha: Tensor, beta: Tensor, h: Tensor) -> Tensor:
     """Σ_b A[b, k] e^(α_b + β_k) h_b, (items, keys)."""
-    out = torch.empty(beta.shape, dtype=beta.dtype)
+    out = torch.empty(beta.shape, dtype=beta.dtype, device="cpu")
     arrays = (_array(winners), _array(links), _array(alpha), _array(beta), _array(h), out.numpy())
     run(formula.to_keys, len(winners), geometry.keys, compiled(geometry), *arrays)
     return out.to(beta.device)
@@ -194,7 +196,7 @@ def to_keys(geometry: Geometry, winners: Tensor, links: Tensor, alpha: Tensor, b
 
 def to_decisions(geometry: Geometry, winners: Tensor, links: Tensor, alpha: Tensor, beta: Tensor, h: Tensor) -> Tensor:
     """Σ_k A[b, k] e^(α_b + β_k) h_k, (items, decisions)."""
-    out = torch.empty(alpha.shape, dtype=alpha.dtype)
+    out = torch.empty(alpha.shape, dtype=alpha.dtype, device="cpu")
     arrays = (_array(winners), _array(links), _array(alpha), _array(beta), _array(h), out.numpy())
     run(formula.to_decisions, len(winners), geometry.keys, compiled(geometry), *arrays)
     return out.to(alpha.device)
@@ -202,7 +204,7 @@ def to_decisions(geometry: Geometry, winners: Tensor, links: Tensor, alpha: Tens
 
 def log_spread(geometry: Geometry, winners: Tensor, links: Tensor, z: Tensor) -> Tensor:
     """log Σ_b A[b, k] e^z_b, (items, keys); -inf for keys in no decision."""
-    out = torch.empty(len(z), geometry.keys, dtype=z.dtype)
+    out = torch.empty(len(z), geometry.keys, dtype=z.dtype, device="cpu")
     arrays = (_array(winners), _array(links), _array(z), out.numpy())
     run(formula.log_spread, len(z), geometry.keys, compiled(geometry), *arrays)
     return out.to(z.device)
@@ -212,10 +214,12 @@ def conditional(geometry: Geometry, logits: Tensor, sizes: Tensor | None, winner
     """G | T (items, keys), log Λ and the log minima z (items, decisions), and which items lost their trace to
     rounding after all (items,)."""
     items = len(winners)
-    g = torch.empty(items, geometry.keys, dtype=logits.dtype)
-    totals = torch.empty(items, geometry.decisions, dtype=torch.float64)  # large logits cancel in what follows
+    g = torch.empty(items, geometry.keys, dtype=logits.dtype, device="cpu")
+    totals = torch.empty(
+        items, geometry.decisions, dtype=torch.float64, device="cpu"
+    )  # large logits cancel in what follows
     z = torch.empty_like(totals)
-    failed = torch.empty(items, dtype=torch.bool)
+    failed = torch.empty(items, dtype=torch.bool, device="cpu")
     inputs = (_array(logits), _sizes(geometry, sizes), _array(winners), _array(links), _seed(seed), ATTEMPTS)
     run(
         conditionals.conditional,
@@ -243,7 +247,7 @@ def conditional_grad(
     grad: Tensor,
 ):
     """d/dlogits of Σ grad · G, (batch, keys)."""
-    out = torch.empty(logits.shape, dtype=logits.dtype)
+    out = torch.empty(logits.shape, dtype=logits.dtype, device="cpu")
     arrays = (_array(winners), _array(links), _array(totals), _array(z), _array(g), _array(grad), out.numpy())
     run(conditionals.conditional_grad, len(logits), geometry.keys, compiled(geometry), _array(logits), *arrays)
     return out.to(logits.device)

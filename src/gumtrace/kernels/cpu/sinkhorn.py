@@ -17,7 +17,7 @@ loose = partial(jit, fastmath=ANY_ORDER)
 def sinkhorn(x: Tensor, rows: Tensor, cols: Tensor, settings: tuple) -> Tensor:
     """X of scores x (items, n, m), rows sum to `rows` (items, n) and columns to `cols` (items, m), all in float64;
     settings: iterations, tol, spread, cooling, roughly, ridge."""
-    out = torch.empty(x.shape, dtype=x.dtype)
+    out = torch.empty(x.shape, dtype=x.dtype, device="cpu")
     arrays = (y.contiguous().numpy() for y in (x.detach(), rows, cols))
     run(_newton, len(x), x.shape[1] * x.shape[2], *arrays, settings, out.numpy())
     return out

@@ -118,7 +118,7 @@ def _shift(start, stop, kind, u, k, out):
 
 def subset_shift(kind: str, u: Tensor, k: Tensor) -> Tensor:
     """u (items, keys), k (items,) -> u + ν."""
-    out = torch.empty(u.shape, dtype=u.dtype)
+    out = torch.empty(u.shape, dtype=u.dtype, device="cpu")
     arrays = (x.detach().contiguous().numpy() for x in (u, k, out))
     run(_shift, len(u), u.shape[1], KINDS[kind], *arrays)
     return out
