@@ -101,6 +101,21 @@ class Config:
     shards: int = 1
     """Parts of a batch, each with its own noise and batch statistics; with several processes they are distributed."""
 
+    def __init_subclass__(cls, **more: Any):
+        """Refuses fields that would take the place of what the harness asks of a config. Where a subclass has
+        `estimators` of its own, their names are the choices of the command line."""
+        super().__init_subclass__(**more)
+        fields = inspect.get_annotations(cls)
+        for name in fields:
+            taken = vars(Config).get(name)
+            if isinstance(taken, property) or inspect.isfunction(taken):
+                what = "property" if isinstance(taken, property) else "method"
+                means = (inspect.getdoc(taken) or "").partition(".")[0]
+                means = means[:1].lower() + means[1:]
+                raise TypeError(f"{cls.__name__}: {name} is a {what} of Config ({means}); give the field another name")
+        if "estimators" in vars(cls) and "estimator" not in fields:
+            cls.__annotations__["estimator"] = Literal[tuple(cls.estimators)]
+
     def __post_init__(self):
         if self.estimator not in self.estimators:
             raise ValueError(f"unknown estimator {self.estimator!r}: choose from {', '.join(self.estimators)}")
@@ -137,7 +152,7 @@ class Config:
 
     @property
     def estimator_type(self) -> type[Estimator]:
-        """The class of that name."""
+        """The class of the estimator."""
         return self.estimators[self.estimator]
 
     @property
@@ -153,11 +168,12 @@ class Config:
 
     @property
     def calls_per_item(self) -> int:
+        """Objective calls for each item."""
         return self.k * self.estimator_type.calls_per_sample
 
     @property
     def items(self) -> int:
-        """In a batch."""
+        """Items in a batch."""
         return self.calls // self.calls_per_item
 
     def rate_factor(self, iteration: int) -> float:
@@ -179,12 +195,15 @@ class Config:
             torch.backends.cudnn.allow_tf32 = before[1]
 
     def autocast(self, device: torch.device) -> AbstractContextManager:
+        """With bfloat16 where that is the precision."""
         return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
     def replace(self, **changes: Any) -> Self:
+        """The config with other values of some fields."""
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
+        """The fields, with the number of samples that is meant by 0."""
         return {**dataclasses.asdict(self), "samples": self.k}
 
 

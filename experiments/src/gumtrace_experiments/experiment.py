@@ -80,7 +80,12 @@ class Experiment(nn.Module, ABC):
         not a run that shares the data of another setting."""
         names = cls.data_fields
         given = config if names is None else SimpleNamespace(**{name: getattr(config, name) for name in names})
-        return cls.load(given, folder, device)
+        try:
+            return cls.load(given, folder, device)
+        except AttributeError as error:
+            if error.obj is given and hasattr(config, error.name or ""):
+                raise ValueError(f"{error.name} is not among the data_fields of {cls.__name__}: add it") from error
+            raise
 
     # What an experiment defines -----------------------------------------------------------------------
 
@@ -97,12 +102,13 @@ class Experiment(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, index: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """A scalar to differentiate, and metrics (scalars), for these items of the training set. It must not
-        synchronise."""
+        """A scalar to differentiate, and metrics (scalar tensors), for these items of the training set. It must not
+        synchronise, and draws from the generator alone."""
 
     @abstractmethod
     def evaluate(self, split: str, generator: torch.Generator) -> dict[str, float]:
-        """Metrics on a whole split ("train", "valid" or "test"); called in eval mode and without gradients."""
+        """Metrics on a whole split ("train", "valid" or "test"), numbers or scalar tensors; on "valid" the selection
+        metric is one of them. Called in eval mode and without gradients."""
 
     # What it may define -------------------------------------------------------------------------------
 

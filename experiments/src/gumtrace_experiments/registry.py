@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from inspect import isabstract
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, TypeVar
 
 from gumtrace_experiments.experiment import Experiment
@@ -102,15 +103,24 @@ def _load(where: str) -> Any:
         sys.path.insert(0, here)
     try:
         found: Any = import_module(module)
-    except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):  # one that the module imports
-            raise
-        raise ValueError(f"{where}: module {error.name!r} not found") from None
+    except Exception as error:  # whatever somebody's module raises
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise ValueError(f"{where}: module {error.name!r} not found") from None
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ValueError(f"{module} cannot be imported: {what}{_line_of(error, module)}") from error
     for name in path.split("."):
         if not hasattr(found, name):
             raise ValueError(f"{where}: {module} has no {name}")
         found = getattr(found, name)
     return found
+
+
+def _line_of(error: Exception, module: str) -> str:
+    """Where the import of a module failed: the last line of a file in its folder, not in a library that this calls."""
+    calls = [(Path(frame.f_code.co_filename), line, frame.f_globals) for frame, line in walk_tb(error.__traceback__)]
+    folders = [file.parent for file, _, its in calls if f"{module}.".startswith(f"{its.get('__name__')}.")]
+    lines = [f" ({file.name}, line {line})" for file, line, _ in calls if file.parent in folders[:1]]
+    return lines[-1] if lines else ""  # a syntax error in the module itself: its text says where
 
 
 def _checked(experiment: Any, where: str) -> type[Experiment]:

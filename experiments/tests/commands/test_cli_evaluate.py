@@ -112,7 +112,7 @@ def test_a_setting_that_is_not_declared_cannot_be_read(monkeypatch):
     """Otherwise runs that differ in it would share data that differ."""
     monkeypatch.setattr(Quadratic, "data_fields", ("goal",))
     monkeypatch.setattr(Quadratic, "load", staticmethod(lambda config, folder, device: config.lr))
-    with pytest.raises(AttributeError, match="lr"):
+    with pytest.raises(ValueError, match="lr is not among the data_fields of Quadratic: add it"):
         SharedData().load(Quadratic, QuadraticConfig(), Path("a"), "cpu")
 
 

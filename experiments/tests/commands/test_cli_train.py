@@ -61,6 +61,7 @@ def test_profile(tmp_path, capsys):
     ("argv", "message"),
     [
         (["--seeds", "a"], "seeds are numbers and ranges"),
+        (["--seeds", "0-"], "seeds are numbers and ranges such as 0-9 or 0,3,5, got '0-'"),
         (["--seeds", "1,1"], "a seed appears twice"),
         (["--seeds", "0,3-1"], "3-1 is not a range"),
         (["--seeds", ","], "seeds are numbers and ranges"),

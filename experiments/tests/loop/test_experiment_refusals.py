@@ -1,5 +1,7 @@
 """What the harness refuses: folders of other runs or in use, settings that make no sense."""
 
+from dataclasses import dataclass
+
 import pytest
 import tiny_runs
 from tiny_runs import TINY
@@ -56,6 +58,32 @@ def test_a_folder_without_a_config_is_refused(run, tmp_path):
 def test_bad_configs(settings, message):
     with pytest.raises(ValueError, match=message):
         Config(**settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("k", r"property of Config \(structures for each item\)"),
+        ("items", r"property of Config \(items in a batch\)"),
+        ("calls_per_item", r"property of Config \(objective calls for each item\)"),
+        ("replace", r"method of Config \(the config with other values of some fields\)"),
+    ],
+)
+def test_a_field_cannot_take_the_place_of_what_a_config_has(name, what):
+    """It would change the number of samples, say, and nobody would notice."""
+    with pytest.raises(TypeError, match=f"^Own: {name} is a {what}; give the field another name$"):
+        type("Own", (Config,), {"__annotations__": {name: int}, name: 5})
+
+
+def test_fields_and_methods_may_be_defined_again():
+    @dataclass(frozen=True)
+    class Own(Config):
+        calls: int = 64
+
+        def rate_factor(self, iteration):
+            return 0.5
+
+    assert (Own().items, Own().rate_factor(1)) == (16, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -143,6 +144,7 @@ def test_from_python():
     (result,) = train(one_file.Mine, config, Path("runs"), progress=False)
     folder = Path("runs/seed-0")
     assert evaluate(folder, experiment=one_file.Mine) == result["test"]
+    assert not restore(folder, experiment=one_file.Mine).training
     with pytest.raises(RunFolderError, match="is a run of mine, not of listops"):
         restore(folder, experiment=find("listops"))
     assert register(one_file.Mine) is one_file.Mine
@@ -163,7 +165,7 @@ def test_pictures_and_files_are_optional(capsys):
 class Mean(TraceREINFORCE):
     """Somebody's own estimator."""
 
-    label = "Mean"
+    label = "Of means"
     unbiased = False
 
 
@@ -188,11 +190,36 @@ def test_an_estimator_of_ones_own(capsys):
     assert main(["table", mine]) == 0
     table = printed(capsys)
     assert "SST" in table
-    assert "Mean (K = 4)" in table
-    assert "Mean (K = 4) †" not in table
+    assert "Of means (K = 4)" in table
+    assert "Of means (K = 4) †" not in table
     with pytest.raises(SystemExit):
         main(["train", mine, "--estimator", "Median"])
     assert "unknown estimator 'Median': choose from" in capsys.readouterr().err
+
+
+@dataclass(frozen=True)
+class OneMore(Config):
+    """Its default is the library's, as its field is."""
+
+    estimators: ClassVar = {**ESTIMATORS, "Mean": Mean, "Unlabelled": type("Unlabelled", (TraceREINFORCE,), {})}
+
+
+class WithOneMore(one_file.Mine):
+    name = "with-one-more"
+    config_type = OneMore
+
+
+def test_the_choices_of_the_command_line_are_those_of_the_config(capsys):
+    mine = f"{__name__}:WithOneMore"
+    for estimator in ("TraceREINFORCE", "Mean", "Unlabelled"):
+        assert main(["train", mine, *SHORT, "--estimator", estimator]) == 0
+    capsys.readouterr()
+    assert main(["table", mine]) == 0
+    table = printed(capsys)
+    assert all(f"{name} (K = 4)" in table for name in ("T-REINFORCE+", "Of means", "Unlabelled"))
+    with pytest.raises(SystemExit):
+        main(["train", mine, "--estimator", "Median"])
+    assert "'Mean', 'Unlabelled'" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
@@ -241,10 +268,27 @@ def test_names_that_are_refused(reference, problem, command, capsys):
     assert problem in capsys.readouterr().err
 
 
-def test_an_error_in_the_module_is_not_hidden(tmp_path):
-    Path("broken_inside.py").write_text("import no_such_package\n")
-    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
-        find("broken_inside:Mine")
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("lacks_one", "\nimport no_such_package", r"ModuleNotFoundError: No module .* \(lacks_one\.py, line 2\)"),
+        ("half", "x = (\n", r"SyntaxError: '\(' was never closed \(half\.py, line 1\)"),
+        ("words", "raise TypeError('two\\nlines')", r"TypeError: two lines \(words\.py, line 1\)"),
+        ("in_torch", "import torch\n\ntorch.zeros(2) @ torch.zeros(3)", r"RuntimeError: .* \(in_torch\.py, line 3\)"),
+        ("in_json", "import json\njson.loads('')", r"JSONDecodeError: .* \(in_json\.py, line 2\)"),
+        ("by_helper", "import its_helper", r"ZeroDivisionError: .* \(its_helper\.py, line 1\)"),
+    ],
+)
+def test_an_error_in_the_module_is_not_hidden(name, text, problem, capsys):
+    """Its line is that of somebody's own code, and not of a library that it calls."""
+    Path("its_helper.py").write_text("1 / 0")
+    Path(f"{name}.py").write_text(text)
+    with pytest.raises(ValueError, match=f"^{name} cannot be imported: {problem}$") as error:
+        find(f"{name}:Mine")
+    assert error.value.__cause__ is not None
+    with pytest.raises(SystemExit):
+        main(["train", f"{name}:Mine"])
+    assert re.search(f"argument NAME: {name} cannot be imported: {problem}\n$", capsys.readouterr().err)
 
 
 def test_entry_points(installed):

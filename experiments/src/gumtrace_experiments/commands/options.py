@@ -62,9 +62,9 @@ def read_seeds(text: str) -> list[int]:
     """
     seeds: list[int] = []
     for part in text.split(",") if text else ():
-        first, _, last = part.partition("-")
+        first, dash, last = part.partition("-")
         try:
-            found = range(int(first), int(last or first) + 1)
+            found = range(int(first), int(last if dash else first) + 1)
         except ValueError:
             raise ValueError(f"seeds are numbers and ranges such as 0-9 or 0,3,5, got {text!r}") from None
         if not found:

@@ -7,6 +7,7 @@ import torch
 
 from gumtrace_experiments.config import Config, derive_seed
 from gumtrace_experiments.experiment import Experiment
+from gumtrace_experiments.loop.checks import checked_metrics
 from gumtrace_experiments.loop.data import SharedData
 from gumtrace_experiments.registry import is_reference, known
 from gumtrace_experiments.store.checkpoints import BEST, load
@@ -28,7 +29,7 @@ def restore(
     file: Path | None = None,
     experiment: type[Experiment] | None = None,
 ) -> Experiment:
-    """The best model of the run in a folder, with its data; `shared` for several runs.
+    """The best model of the run in a folder, in eval mode, with its data; `shared` for several runs.
 
     Args:
         file: takes the place of the test set, where the experiment reads files.
@@ -54,7 +55,7 @@ def restore(
         model.load_state_dict(best["model"])
     if file is not None:
         model.read_test(file)
-    return model
+    return model.eval()
 
 
 def _described(
@@ -100,10 +101,11 @@ def evaluate_split(experiment: Experiment, split: str, device: torch.device) -> 
     """In eval mode, without gradients, with the noise that this split has whenever the model is evaluated."""
     config = experiment.config
     generator = torch.Generator(device).manual_seed(derive_seed(config.seed, "evaluate", split))
+    was_training = experiment.training
     experiment.eval()
     try:
         # What was compiled was so for the sizes of training batches: to compile it once more would take longer
         with torch.no_grad(), config.autocast(device), experiment.eager():
-            return experiment.evaluate(split, generator)
+            return checked_metrics(experiment, experiment.evaluate(split, generator), split)
     finally:
-        experiment.train()
+        experiment.train(was_training)

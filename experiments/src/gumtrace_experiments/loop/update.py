@@ -3,7 +3,7 @@ the shard and the iteration."""
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.profiler import record_function
 
 from gumtrace_experiments.config import derive_seed
 from gumtrace_experiments.experiment import Experiment
+from gumtrace_experiments.loop.checks import checked_loss, own_draws
 from gumtrace_experiments.loop.cuda_graph import Recording
 from gumtrace_experiments.loop.easy_first import EasyFirst
 from gumtrace_experiments.loop.workers import Workers
@@ -43,6 +44,7 @@ class Updater:
         self.index = torch.zeros(self.config.items, dtype=torch.int64, device=self.device)  # the batch
         self._sums: dict[str, Tensor] = {}  # of the training metrics
         self._batches = Batches(experiment, self.device)
+        self._watched = False
         self._recording = self._record() if graph else None
 
     @property
@@ -70,8 +72,9 @@ class Updater:
         count = self.config.shards
         parts = self.index.chunk(count)
         for shard, generator in self._each_shard():
-            with record_function(FORWARD), self.config.autocast(self.device):
-                loss, metrics = self.experiment.loss(parts[shard], generator)
+            with record_function(FORWARD), self.config.autocast(self.device), self._watch_once():
+                found = self.experiment.loss(parts[shard], generator)
+            loss, metrics = checked_loss(self.experiment, found)
             with record_function(BACKWARD):
                 (loss / count).backward()
             for name, value in metrics.items():
@@ -83,6 +86,11 @@ class Updater:
             if self.config.clip:
                 self._clip()
             self.optimiser.step()
+
+    def _watch_once(self) -> AbstractContextManager:
+        """For the draws of the first loss, which is not recorded: the others draw alike, and to look takes time."""
+        watched, self._watched = self._watched, True
+        return nullcontext() if watched else own_draws(self.experiment, self.device)
 
     def _clip(self) -> None:
         """The model's gradient, and that of the estimator's own parameters apart: it is of another size, and must not

@@ -64,21 +64,29 @@ class Choice:
     @property
     def family(self) -> str:
         """The name of the row, or of the estimator, whatever its settings."""
-        return self.row[1].removesuffix(UNBIASED).rstrip() if self.row else family(self.estimator)
+        return self.row[1].removesuffix(UNBIASED).rstrip() if self.row else self._estimator
 
     @property
     def name(self) -> str:
         """Of the estimator, with its relaxation if that has a row of its own."""
-        return self.family if self.row else ", ".join([family(self.estimator), *kind(self.group.setting)])
+        return self.family if self.row else ", ".join([self._estimator, *kind(self.group.setting)])
 
     @property
     def title(self) -> str:
         """The name with the number of samples."""
-        return self.row[1] if self.row else title(self.group.setting)
+        return self.row[1] if self.row else title(self.group.setting, self._experiment)
 
     @property
     def unfinished(self) -> int:
         return sum(group.unfinished for group in self.tried)
+
+    @property
+    def _estimator(self) -> str:
+        return family(self.estimator, self._experiment)
+
+    @property
+    def _experiment(self) -> str:
+        return self.group.records[0].experiment
 
     def tuned(self) -> dict[str, Any]:
         """What the shown setting has and others that were tried have not."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 from gumtrace.estimators import ESTIMATORS
+from gumtrace_experiments.registry import known
 
 _BIASED_FIRST = sorted(ESTIMATORS, key=lambda name: ESTIMATORS[name].unbiased)  # as in the paper's tables
 _LIKELIHOODS = {"TraceLikelihood": "Trace likelihood", "MatrixTreeCRF": "Matrix-tree CRF"}  # in place of an estimator
@@ -11,16 +12,19 @@ _LABELS = {name: ESTIMATORS[name].label for name in _BIASED_FIRST} | _LIKELIHOOD
 UNBIASED = "†"  # the mark
 
 
-def family(estimator: str) -> str:
-    """The name of an estimator, whatever its settings.
+def family(estimator: str, experiment: str = "") -> str:
+    """The name of an estimator, whatever its settings. One that only this experiment has may have a `label` of its own.
 
     >>> family("TraceREINFORCE"), family("StochasticSoftmax")
     ('T-REINFORCE+', 'SST')
     """
-    return _LABELS.get(estimator, estimator)
+    if estimator in _LABELS or (found := known(experiment)) is None:
+        return _LABELS.get(estimator, estimator)
+    own = found.config_type.estimators.get(estimator)
+    return vars(own).get("label", estimator) if own else estimator  # an inherited label is another one's
 
 
-def title(config: dict[str, Any]) -> str:
+def title(config: dict[str, Any], experiment: str = "") -> str:
     """The name of an estimator with the number of its samples.
 
     >>> title({"estimator": "TraceREINFORCE", "samples": 8}), title({"estimator": "RELAX", "samples": 1})
@@ -31,7 +35,7 @@ def title(config: dict[str, Any]) -> str:
     'SST, binary'
     """
     samples = config.get("samples", 1)
-    name = family(config["estimator"])
+    name = family(config["estimator"], experiment)
     name = f"{name} (K = {samples})" if samples > 1 else name.removesuffix("+")
     return marked(config["estimator"], ", ".join([name, *kind(config)]))
 
