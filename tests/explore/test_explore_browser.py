@@ -178,7 +178,7 @@ def test_logits_by_keys(explored):
     assert explored.page.get_by_role("slider", name="logit of A→B").count() == 1
     explored.press("Escape")
     explored.press("ArrowRight")
-    assert explored.look()["at"] == 1
+    explored.until(lambda: explored.look()["at"] == 1)
 
 
 def test_times_stand_where_the_axis_says(explored):

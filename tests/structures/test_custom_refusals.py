@@ -34,10 +34,6 @@ BROKEN = {  # hooks, and what the message must say; the noise is 3 > 2 > 1 > 0, 
     "nobody leaves": ({"map": lambda K, R, w: (K, None)}, "step 0: map .*key"),
     "nobody leaves later": ({"map": late(winner_leaves, lambda K, R, w: (K, None))}, "step 1: map .*key"),
     "never stops": ({"stop": lambda K, R: False}, "step 4: stop returned False, though no key is left"),
-    "winners race": (
-        {"split": lambda K, R: [K] if R else [{k} for k in K], "map": lambda K, R, w: (K - {0}, 1)},
-        "step 1: keys 1 and 2 race each other, and both have won before",
-    ),
     "start out of range": ({"start": lambda: (range(5), None)}, r"start\(\) .*key 4.* 4 keys"),
     "start below zero": ({"start": lambda: ([0, -1], None)}, r"start\(\) .*key -1"),
 }

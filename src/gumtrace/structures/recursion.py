@@ -108,16 +108,11 @@ def execute(
         _check_partition(run.noted("split", parts), K, step)
         winners: list[int | None] = []
         for part in parts:
-            settled = sorted(part & won)  # a key that won before is at zero already: no decision
-            if len(settled) > 1:
-                raise ValueError(
-                    f"step {step}: keys {settled[0]} and {settled[1]} race each other, and both have won before: "
-                    "nothing is left to chance; map must drop one of them before"
-                )
+            settled = part & won  # a key that won before is at zero already: no decision
             if not part:
                 winners.append(None)
             elif settled:
-                winners.append(settled[0])
+                winners.append(min(settled))
             else:
                 winner = choose(part)
                 run.decide(part, winner)
