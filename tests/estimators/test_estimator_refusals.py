@@ -132,6 +132,7 @@ class Doubled(E.Estimator):
     [
         (lambda loss, score: (loss, score), r"losses \(3, 2\) and a surrogate \(2,\), .* got \(3, 2\) and \(3, 2\)"),
         (lambda loss, score: (loss.mean(0), score.mean(0)), r"got \(2,\) and \(2,\)"),
+        (lambda loss, score: (loss.mean(), score.mean(0)), r"got \(\) and \(2,\)"),
         (lambda loss, score: score.mean(0), "must return two tensors"),
         (lambda loss, score: (loss, 0.0), "must return two tensors"),
     ],
@@ -141,8 +142,9 @@ def test_what_a_subclass_returns(answer, message):
     estimator.answer = answer
     with pytest.raises((TypeError, ValueError), match=f"Doubled: surrogate_loss must return .*{message}|{message}"):
         estimator(d, lambda x: x[..., 0])
-    estimator.answer = lambda loss, score: (loss, score.mean(0))
-    assert estimator(d, lambda x: x[..., 0]).shape == (2,)
+    for twice in (lambda loss, score: (loss, score.mean(0)), lambda loss, score: [loss.repeat(2, 1), score.mean(0)]):
+        estimator.answer = twice
+        assert estimator(d, lambda x: x[..., 0]).shape == (2,)
 
 
 def test_a_subclass_without_a_gradient():
@@ -155,6 +157,25 @@ def test_a_critic_takes_noise_and_context(critic):
     with pytest.raises(TypeError, match=r"the critic is called as critic\(noise, context\), and \w+ does not take"):
         E.RELAX(critic)
     E.RELAX(lambda noise, context=None: noise.sum(-1))
+    with pytest.raises(TypeError, match="RELAX: the critic must be a module, got <class"):
+        E.RELAX(E.VectorCritic)
+
+
+def test_context_of_a_subclass_of_a_critic():
+    """Features of items are those of all structures of an item; whatever else the subclass takes, it gets."""
+    seen = []
+
+    class Squashed(E.VectorCritic):
+        def forward(self, noise, context=None):
+            seen.append(context)
+            return super().forward(noise.tanh(), context if torch.is_tensor(context) else None)
+
+    d = Independent(gt.Subset(torch.zeros(3, 3, 5, requires_grad=True), 2), 1)
+    loss = lambda x: x[..., 0].sum(-1)  # noqa: E731
+    E.RELAX(Squashed(5, context=2), samples=2)(d, loss, torch.randn(3, 2)).sum().backward()
+    assert seen[-1].shape == (3, 1, 2)
+    E.RELAX(Squashed(5), samples=2)(d, loss, "words").sum().backward()
+    assert seen[-1] == "words"
 
 
 def test_a_seed_is_no_generator():

@@ -70,23 +70,31 @@ def test_broken_invariants_are_refused_when_run(what):
         d.sample((100,))
 
 
-WRITTEN = [(list.append, list, 1), (dict.update, dict, {"a": 1}), (torch.Tensor.add_, lambda: torch.zeros(1), 1)]
+WRITTEN = [
+    (list.append, list, len),
+    (set.add, set, len),
+    (lambda R, w: R.update({w: 0}), dict, len),
+    (lambda R, w: R.add_(w), lambda: torch.zeros(1), float),
+    (lambda R, w: R[0].append(w), lambda: ([],), lambda R: len(R[0])),
+]
 
 
-@pytest.mark.parametrize(("written", "fresh", "more"), WRITTEN)
-def test_a_hook_that_writes_into_R_is_refused_where_combine_sees_it(written, fresh, more):
-    """Without combine nobody looks at an R that is over."""
-    hooks = {"start": lambda: (range(4), fresh()), "map": lambda K, R, w: (written(R, more), (K - set(w), R))[1]}
+@pytest.mark.parametrize(("write", "fresh", "read"), WRITTEN)
+def test_a_hook_that_writes_into_R_is_refused_where_combine_sees_it(write, fresh, read):
+    """Without a combine that looks at it, nobody is misled."""
+
+    def mapped(K, R, winners):
+        write(R, winners[0])
+        return K - set(winners), R
+
+    hooks = {"start": lambda: (range(4), fresh()), "map": mapped}
     gt.Custom(NOISE, Race(**hooks))
-    with pytest.raises(ValueError, match="step 0: a hook changed R in place, and combine"):
-        gt.Custom(NOISE, Race(**hooks, combine=lambda X, K, R, w: 0.0))
-    kept = {**hooks, "map": lambda K, R, w: (K - set(w), R)}
-    gt.Custom(NOISE, Race(**kept, combine=lambda X, K, R, w: 0.0))
-
-
-def test_an_R_that_cannot_be_pickled_is_not_looked_at():
-    hooks = {"start": lambda: (range(4), lambda: 0), "map": lambda K, R, w: (K - set(w), R)}
     gt.Custom(NOISE, Race(**hooks, combine=lambda X, K, R, w: 0.0))
+    sees = lambda X, K, R, w: (0.0 if X is None else 10.0 * X) + read(R)  # noqa: E731
+    with pytest.raises(ValueError, match=r"Custom: combine answered otherwise .* must not write into R"):
+        gt.Custom(NOISE, Race(**hooks, combine=sees))
+    kept = lambda K, R, winners: (K - set(winners), R)  # noqa: E731
+    gt.Custom(NOISE, Race(start=hooks["start"], map=kept, combine=sees))
 
 
 def test_combine_without_a_value():

@@ -64,7 +64,7 @@ def test_everything_but_the_structure_itself(dist):
     if gt.relaxations.has_relaxation(dist):
         results.append(gt.relax(dist, dist.perturb((3,)), 0.5))
     assert {x.device.type for x in results} == {"cpu"}
-    assert all(x.isfinite().all() or x.isneginf().any() for x in results)
+    assert not any(x.isnan().any() for x in results)
 
 
 @pytest.mark.parametrize("name", E.ESTIMATORS)

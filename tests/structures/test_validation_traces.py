@@ -122,7 +122,9 @@ def test_a_trace_of_another_k():
     trace = gt.Subset(torch.zeros(2, 4), torch.tensor([2, 3])).sample_trace()
     unread = gt.Subset(torch.zeros(2, 4), torch.tensor([2, 3]), validate_args=False)
     unread.trace_log_prob(trace)
-    refuses(lambda: gt.Subset(torch.zeros(2, 4), 2).trace_log_prob(trace), "or another k: of tensors k, give both the")
+    refuses(
+        lambda: gt.Subset(torch.zeros(2, 4), 2).trace_log_prob(trace), "or another k \\(of tensors k, give both the"
+    )
 
 
 @pytest.mark.parametrize("ask", ["log_prob", "trace", "noise_log_prob"])

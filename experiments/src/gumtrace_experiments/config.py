@@ -105,15 +105,16 @@ class Config:
         """Refuses fields that would take the place of what the harness asks of a config. Where a subclass has
         `estimators` of its own, their names are the choices of the command line."""
         super().__init_subclass__(**more)
-        fields = inspect.get_annotations(cls)
-        for name in fields:
+        others = [base for base in cls.__mro__ if base not in Config.__mro__]  # mixins of a field are among them
+        for name in {name: None for base in others for name in inspect.get_annotations(base)}:
             taken = vars(Config).get(name)
             if isinstance(taken, property) or inspect.isfunction(taken):
                 what = "property" if isinstance(taken, property) else "method"
                 means = (inspect.getdoc(taken) or "").partition(".")[0]
                 means = means[:1].lower() + means[1:]
                 raise TypeError(f"{cls.__name__}: {name} is a {what} of Config ({means}); give the field another name")
-        if "estimators" in vars(cls) and "estimator" not in fields:
+        own = vars(cls).get("estimators")
+        if isinstance(own, Mapping) and "estimator" not in inspect.get_annotations(cls):
             cls.__annotations__["estimator"] = Literal[tuple(cls.estimators)]
 
     def __post_init__(self):

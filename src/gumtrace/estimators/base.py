@@ -183,14 +183,14 @@ class Estimator(nn.Module):
     ) -> Tensor:
         """The loss, with a gradient."""
         name, pair = type(self).__name__, self.surrogate_loss(dist, objective, context, generator)
-        if not isinstance(pair, tuple) or len(pair) != 2 or not all(map(torch.is_tensor, pair)):
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(torch.is_tensor, pair)):
             raise TypeError(f"{name}: surrogate_loss must return two tensors, losses and their surrogate")
         loss, surrogate = pair
-        want, batch = (self.samples, *dist.batch_shape), dist.batch_shape
-        if loss.shape != want or surrogate.shape != batch:
+        batch = dist.batch_shape
+        if loss.dim() == 0 or loss.shape[1:] != batch or surrogate.shape != batch:
             raise ValueError(
-                f"{name}: surrogate_loss must return losses {tuple(want)} and a surrogate {tuple(batch)}, a mean over "
-                f"the samples; got {tuple(loss.shape)} and {tuple(surrogate.shape)}"
+                f"{name}: surrogate_loss must return losses {(self.samples, *batch)} and a surrogate {tuple(batch)}, a "
+                f"mean over the samples; got {tuple(loss.shape)} and {tuple(surrogate.shape)}"
             )
         return joined(loss, surrogate)
 

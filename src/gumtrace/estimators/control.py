@@ -20,6 +20,7 @@ from gumtrace.estimators.inject import Inject
 from gumtrace.estimators.objectives import item_features
 from gumtrace.estimators.relaxed import checked_temperature, relaxed
 from gumtrace.structures.base import Structure
+from gumtrace.structures.joint import split
 
 _FAR = 2.0**60  # bound of the noise that a critic gets: a logit as low as its dtype allows must not overflow in it
 
@@ -115,7 +116,7 @@ class RELAX(ControlVariate):
 
     def __init__(self, critic: nn.Module, *, samples: int = 4, leave_one_out: bool | None = None):
         super().__init__(samples=samples, leave_one_out=leave_one_out)
-        if not callable(critic):
+        if not callable(critic) or isinstance(critic, type):
             raise TypeError(f"RELAX: the critic must be a module, got {critic!r}")
         if not _takes_two(critic):
             raise TypeError(
@@ -126,9 +127,12 @@ class RELAX(ControlVariate):
 
     def control(self, dist, noise, objective, context):
         critic, ours = self.critic, (VectorCritic, MatrixCritic)
-        if isinstance(critic, ours) and type(critic).forward in [kind.forward for kind in ours]:  # others: as they like
-            structures = noise.dim() - (1 + len(dist.batch_shape) + critic.key_dims)  # behind samples and batch
-            context = item_features("RELAX", dist, context, max(structures, 0))
+        if isinstance(critic, ours):
+            if type(critic).forward in [kind.forward for kind in ours]:
+                structures = noise.dim() - (1 + len(dist.batch_shape) + critic.key_dims)  # behind samples and batch
+                context = item_features("RELAX", dist, context, max(structures, 0))
+            elif torch.is_tensor(context) and context.shape[:-1] == dist.batch_shape:  # others may take what they like
+                context = item_features("RELAX", dist, context, split("RELAX", dist)[1])
         noise = torch.where(dist.racing, noise.clamp(-_FAR, _FAR), 0.0)
         if dist.symmetric:
             noise = noise + noise.mT

@@ -98,7 +98,7 @@ def item_features(name: str, dist: Structure, context: Tensor | None, structures
             more = "; of one feature, pass context[..., None]"
         elif context.dim() == 1:
             more = f"; if all items share it, pass context.expand({', '.join(map(str, batch))}, -1)"
-        want = ", ".join([*map(str, batch), "c"])
+        want = ", ".join([*map(str, batch), "c"]) if batch else "c,"
         raise ValueError(f"{name}: the context must be features, of shape ({want}), got {tuple(context.shape)}{more}")
     return context[(..., *[None] * structures, slice(None))] if context.dim() == last else context
 

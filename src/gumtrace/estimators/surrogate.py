@@ -64,7 +64,8 @@ class SurrogateREINFORCE(Estimator):
     ) -> tuple[Tensor, Tensor]:
         if self.training:  # the surrogate must not store tensors of a transform
             refuse_transforms("SurrogateREINFORCE", ", or freeze the surrogate by eval()")
-        if type(self.surrogate).forward in (MLPSurrogate.forward, GraphSurrogate.forward):  # others take what they like
+        ours = MLPSurrogate.forward, GraphSurrogate.forward  # others take what they like
+        if getattr(type(self.surrogate), "forward", None) in ours:
             context = item_features("SurrogateREINFORCE", dist, context)
         trace = dist.sample_trace((self.samples,), generator=generator)
         entries = structure_entries(dist, trace.value)

@@ -114,7 +114,8 @@ def same_layout(name: str, ours: Layout, trace: Trace, device: torch.device, may
     if edges is not None and other_edges is not None and edges is not other_edges and may_sync:
         other_graph |= not torch.equal(edges, other_edges.to(edges.device))
     if other_graph:
-        advice = ", or another k: of tensors k, give both the same most=" if name == "Subset" and a[:2] == b[:2] else ""
+        other_k = name == "Subset" and a[:2] == b[:2]
+        advice = ", or another k (of tensors k, give both the same most=)" if other_k else ""
         raise ValueError(f"{name}: the trace belongs to another structure, size or graph{advice}")
     names = [type(algorithm).__name__ for algorithm in theirs.algorithms]
     if list(map(type, ours.algorithms)) != list(map(type, theirs.algorithms)):

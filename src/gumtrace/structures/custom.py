@@ -227,8 +227,8 @@ class Custom(Structure):
                 f"Custom.enumerate_traces works on one item, this batch has shape {tuple(self.batch_shape)}"
             )
         racing, runs = self._racing_keys(), list(every_run(self._run_with))
-        for run in runs:
-            check_repeatable(self._algorithms[run.number], racing, run)
+        for i, run in enumerate(runs):
+            check_repeatable(self._algorithms[run.number], racing, run, copy=i == 0)
         return self._pack(runs, torch.Size([len(runs)]))
 
     def _run_with(self, choose: Choose) -> Run:

@@ -12,7 +12,6 @@ probabilities rest.
 
 import math
 import operator
-import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -90,8 +89,8 @@ class Run:
 def execute(
     algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[int]], int], check: bool = False
 ) -> Run:
-    """Run the algorithm on the keys that race, with `choose` for the argmin of a part. `check`: whether to look for
-    hooks that write into R, which takes as long as to copy it."""
+    """Run the algorithm on the keys that race, with `choose` for the argmin of a part. `check`: whether `combine` is to
+    see each R as it was, though a hook writes into it later."""
     K, R = started(algorithm)
     K = key_set(K, "start() returned") & racing
     run = Run(dict.fromkeys(sorted(K), -1), answers=[("start", K)])
@@ -100,7 +99,7 @@ def execute(
     while not run.noted("stop", bool(algorithm.stop(K, R))):
         if not K:
             raise ValueError(f"step {step}: stop returned False, though no key is left")
-        given, before = R, _content(R) if check else None
+        given = _copied(R) if check else R
         parts = algorithm.split(K, R)
         if not isinstance(parts, Iterable):
             raise TypeError(f"step {step}: split returned {parts!r}, which is not a list of sets of keys")
@@ -118,13 +117,8 @@ def execute(
                 run.decide(part, winner)
                 won.add(winner)
                 winners.append(winner)
-        run.frames.append((K, R, winners))
+        run.frames.append((K, given, winners))
         smaller, R = _pair(algorithm.map(K, R, list(winners)), f"step {step}: map")
-        if check and _content(given) != before:
-            raise ValueError(
-                f"step {step}: a hook changed R in place, and combine would be given what it became: map must return "
-                "another R"
-            )
         smaller = key_set(smaller, f"step {step}: map returned")
         if not smaller <= K:
             raise ValueError(f"step {step}: map returned key {min(smaller - K)}, which was not among the keys before")
@@ -136,12 +130,17 @@ def execute(
     return run
 
 
-def _content(R: Any) -> bytes:
-    """Equal for equal content of the same object; of what cannot be told, nothing."""
-    try:
-        return pickle.dumps(R)
-    except Exception:  # of a class of the user's, which may raise what it likes
-        return b""
+def _copied(R: Any, depth: int = 3) -> Any:
+    """R as it is now, as far as it is of plain containers and arrays; not of objects, whose identity may count."""
+    if isinstance(R, Tensor):
+        return R.clone()
+    if isinstance(R, np.ndarray | set | bytearray):
+        return R.copy()
+    if depth == 0 or type(R) not in (list, tuple, dict):
+        return R
+    if type(R) is dict:
+        return {key: _copied(value, depth - 1) for key, value in R.items()}
+    return type(R)(_copied(value, depth - 1) for value in R)
 
 
 def execute_along(algorithm: Algorithm, racing: set[int], winners: Iterable[int], check: bool = False) -> Run:
@@ -155,10 +154,10 @@ def execute_along(algorithm: Algorithm, racing: set[int], winners: Iterable[int]
     return execute(algorithm, racing, choose, check)
 
 
-def check_repeatable(algorithm: Algorithm, racing: set[int], run: Run) -> None:
+def check_repeatable(algorithm: Algorithm, racing: set[int], run: Run, copy: bool = True) -> None:
     """Run again along the winners of a run. Probabilities rest on hooks that depend on their arguments alone, and such
-    hooks answer as before."""
-    again = execute_along(algorithm, racing, run.winners, check=combines(algorithm))
+    hooks answer as before. `copy`: whether to notice hooks that write into an R which combine is given."""
+    again = execute_along(algorithm, racing, run.winners, check=copy and combines(algorithm))
     for step, (before, now) in enumerate(zip(run.answers, again.answers, strict=False)):
         if before != now:
             raise ValueError(unrepeatable(f"{before[0]} (step {max(step - 1, 0) // 3})"))
@@ -171,7 +170,7 @@ def check_repeatable(algorithm: Algorithm, racing: set[int], run: Run) -> None:
 def unrepeatable(hook: str) -> str:
     return (
         f"Custom: {hook} answered otherwise than before, though the winners were the same; hooks must depend on their "
-        "arguments alone, not on chance, the noise, or earlier calls"
+        "arguments alone, not on chance, the noise, or earlier calls, and must not write into R: map returns another"
     )
 
 

@@ -165,12 +165,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def may_be_of(folder: Path, experiment: str) -> bool:
-    """Whether what is in a folder is a run of the experiment, or cannot be told, since its config is damaged."""
+    """Whether what is in a folder is a run of the experiment, or cannot be told: its config is damaged or missing."""
     try:
-        config = read_json(folder / CONFIG) or {}
+        config = read_json(folder / CONFIG)
     except (RunFolderError, OSError):
         return True
-    return config.get("experiment", experiment) == experiment
+    return config is None or config.get("experiment") == experiment
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
