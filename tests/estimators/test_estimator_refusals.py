@@ -161,23 +161,6 @@ def test_a_critic_takes_noise_and_context(critic):
         E.RELAX(E.VectorCritic)
 
 
-def test_context_of_a_subclass_of_a_critic():
-    """Features of items are those of all structures of an item; whatever else the subclass takes, it gets."""
-    seen = []
-
-    class Squashed(E.VectorCritic):
-        def forward(self, noise, context=None):
-            seen.append(context)
-            return super().forward(noise.tanh(), context if torch.is_tensor(context) else None)
-
-    d = Independent(gt.Subset(torch.zeros(3, 3, 5, requires_grad=True), 2), 1)
-    loss = lambda x: x[..., 0].sum(-1)  # noqa: E731
-    E.RELAX(Squashed(5, context=2), samples=2)(d, loss, torch.randn(3, 2)).sum().backward()
-    assert seen[-1].shape == (3, 1, 2)
-    E.RELAX(Squashed(5), samples=2)(d, loss, "words").sum().backward()
-    assert seen[-1] == "words"
-
-
 def test_a_seed_is_no_generator():
     with pytest.raises(TypeError, match=r"generator must be a torch\.Generator, got int"):
         gt.Subset(torch.zeros(4), 2).sample(generator=0)

@@ -20,7 +20,6 @@ from gumtrace.estimators.inject import Inject
 from gumtrace.estimators.objectives import item_features
 from gumtrace.estimators.relaxed import checked_temperature, relaxed
 from gumtrace.structures.base import Structure
-from gumtrace.structures.joint import split
 
 _FAR = 2.0**60  # bound of the noise that a critic gets: a logit as low as its dtype allows must not overflow in it
 
@@ -99,8 +98,9 @@ class RELAX(ControlVariate):
         critic: a module, critic(noise, context) -> (2 samples, *batch), context None where the call has none: it gets
             the noise and the noise given the trace of all samples at once, and must treat each by itself. Noise is 0
             where a key does not race, at most 2^60 in size, and symmetric for a dense `SpanningTree`, as its value is.
-            See `VectorCritic` and `MatrixCritic`. It must be twice differentiable: no ReLU. Where an item has several
-            structures, it may return a number for each of them: they are added.
+            See `VectorCritic` and `MatrixCritic`, of which a subclass with a `forward` of its own gets the context as
+            it is. It must be twice differentiable: no ReLU. Where an item has several structures, it may return a number
+            for each of them: they are added.
         samples: K, runs for each item.
         leave_one_out: compare residuals; by default whenever K > 1.
 
@@ -127,12 +127,9 @@ class RELAX(ControlVariate):
 
     def control(self, dist, noise, objective, context):
         critic, ours = self.critic, (VectorCritic, MatrixCritic)
-        if isinstance(critic, ours):
-            if type(critic).forward in [kind.forward for kind in ours]:
-                structures = noise.dim() - (1 + len(dist.batch_shape) + critic.key_dims)  # behind samples and batch
-                context = item_features("RELAX", dist, context, max(structures, 0))
-            elif torch.is_tensor(context) and context.shape[:-1] == dist.batch_shape:  # others may take what they like
-                context = item_features("RELAX", dist, context, split("RELAX", dist)[1])
+        if isinstance(critic, ours) and type(critic).forward in [kind.forward for kind in ours]:  # others: as they like
+            structures = noise.dim() - (1 + len(dist.batch_shape) + critic.key_dims)  # behind samples and batch
+            context = item_features("RELAX", dist, context, max(structures, 0))
         noise = torch.where(dist.racing, noise.clamp(-_FAR, _FAR), 0.0)
         if dist.symmetric:
             noise = noise + noise.mT
