@@ -99,8 +99,8 @@ class RELAX(ControlVariate):
             the noise and the noise given the trace of all samples at once, and must treat each by itself. Noise is 0
             where a key does not race, at most 2^60 in size, and symmetric for a dense `SpanningTree`, as its value is.
             See `VectorCritic` and `MatrixCritic`, of which a subclass with a `forward` of its own gets the context as
-            it is. It must be twice differentiable: no ReLU. Where an item has several structures, it may return a number
-            for each of them: they are added.
+            it is. It must be twice differentiable: no ReLU. Where an item has several structures, it may return one
+            number for each of them: they are added.
         samples: K, runs for each item.
         leave_one_out: compare residuals; by default whenever K > 1.
 
