@@ -145,11 +145,11 @@ def test_divergence_from_an_algorithm_that_cannot_make_all_runs():
 
 
 class Reused(MaximalIndependentSet):
-    """Its value is written into the same tensor again, which has a gradient."""
+    """It writes every value into the same tensor; with a scale, values have a gradient."""
 
-    def __init__(self, nodes):
+    def __init__(self, nodes, scale):
         super().__init__(torch.ones(nodes, nodes))
-        self.buffer, self.scale = torch.zeros(nodes), torch.ones((), requires_grad=True)
+        self.buffer, self.scale = torch.zeros(nodes), scale
 
     def combine(self, X, K, R, winners):
         self.buffer.zero_()[winners] = 1
@@ -158,9 +158,7 @@ class Reused(MaximalIndependentSet):
 
 @pytest.mark.parametrize("scale", [None, torch.ones((), requires_grad=True)])
 def test_values_are_copies_without_a_gradient(scale):
-    algorithm = Reused(4)
-    algorithm.scale = scale
-    d = gt.Custom(torch.zeros(4), algorithm)
+    d = gt.Custom(torch.zeros(4), Reused(4, scale))
     values = d.sample((200,))
     assert len(values.unique(dim=0)) == 4
     torch.testing.assert_close(d.mean, torch.full((4,), 0.25))

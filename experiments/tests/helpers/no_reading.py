@@ -58,9 +58,7 @@ def _on_host(make):
 
     def made(data, *args, **kwargs):
         host = not isinstance(data, Tensor) or _is_host(data)
-        device = kwargs.get(
-            "device"
-        )  # that of a tensor is a GPU's here; "cpu" is written out, against a default device
+        device = kwargs.get("device")  # a tensor's stands for a GPU here; "cpu" is written against a default device
         if host and device is not None and not (isinstance(device, str) and device == "cpu"):
             raise AssertionError(f"{make.__name__} synchronises: it copies numbers to a device")
         found = make(data, *args, **kwargs)

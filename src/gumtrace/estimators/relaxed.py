@@ -105,11 +105,11 @@ class GumbelRao(_Relaxed):
         self.refuse_transforms()
         trace = dist.sample_trace((self.samples,), generator=generator)
         moved = dist.log_rates - dist.log_rates.detach()  # zero, with the derivative of noise that shifts with them
-        soft = []
+        soft = moved.new_zeros(())
         for _ in range(self.draws):
             with torch.no_grad():
                 noise = dist.conditional(trace, generator=generator)
             noise = torch.where(dist.racing, noise + moved, -torch.inf)
-            soft.append(relax(dist, noise, self.temperature, self.kind))
-        mean = torch.stack(soft).mean(0).to(trace.layout.dtype)
-        return self.evaluate_differentiably(dist, objective, trace.value + (mean - mean.detach())).mean(0)
+            soft = soft + relax(dist, noise, self.temperature, self.kind)
+        soft = (soft / self.draws).to(trace.layout.dtype)
+        return self.evaluate_differentiably(dist, objective, trace.value + (soft - soft.detach())).mean(0)

@@ -11,7 +11,6 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from gumtrace.kernels import ops
 from gumtrace.kernels.geometry import ATTEMPTS, NOT_A_NUMBER, recursion
@@ -25,19 +24,14 @@ from gumtrace.structures.recursion import (
     checked_algorithms,
     combines,
     execute,
-    execute_along,
     same_algorithms,
     starting_keys,
 )
 from gumtrace.structures.replay import Choose, every_run
+from gumtrace.structures.runs import NOT_OURS, combined, pack, pad_to_one_size, replays, valid_links
 from gumtrace.structures.support import IndicatorSupport
 from gumtrace.structures.words import Words
 from gumtrace.traces.trace import Layout, Trace, indicator
-
-NOT_OURS = (
-    "Custom: the algorithm does not make this trace: it is of another one, it was written into, or a hook depends on "
-    "more than its arguments"
-)
 
 
 class Custom(Structure):
@@ -147,8 +141,7 @@ class Custom(Structure):
 
     def _trace_layout(self, key_shape):
         geometry = recursion(key_shape.numel())
-        combined = partial(_combined, value_shape=self.event_shape)
-        to_value = combined if self._combines else indicator
+        to_value = partial(combined, value_shape=self.event_shape) if self._combines else indicator
         layout = Layout(type(self), geometry, key_shape, self.logits.dtype, to_value, self._algorithms)
         return layout, None
 
@@ -191,33 +184,25 @@ class Custom(Structure):
             broken = ~self.trace(g).equals(trace)
             if not broken.any():
                 return g
-            self._check_replay(trace, int(broken.flatten().nonzero()[0]))
+            lost = tuple(broken.nonzero()[0])
+            self._check_replay(trace[lost] if lost else trace)
             anew = super().conditional(trace, generator=generator)
             g = torch.where(broken[(..., *[None] * self._key_dim)], anew, g)
         self._warn_of_broken(~self.trace(g).equals(trace), g.dtype)
         return g
 
-    def _check_replay(self, trace: Trace, item: int) -> None:
+    def _check_replay(self, trace: Trace) -> None:
         """That a trace which was lost is one that the algorithm would make again."""
-        run, same = self._replay(trace, item)
+        ((run, same),) = replays(trace, self._algorithms)
         check_repeatable(self._algorithms[run.number], set(run.group), run)
         if not same:
             raise ValueError(NOT_OURS)
-
-    def _replay(self, trace: Trace, item: int) -> tuple[Run, bool]:
-        """The run along the winners of a trace, and whether it is the same."""
-        keys = self._layout.geometry.keys
-        winners, links = (rows[item].tolist() for rows in trace.rows())
-        groups = {key: group for key, group in enumerate(links[:keys]) if group > -2}
-        run = execute_along(self._algorithms[links[-1]], set(groups), winners)
-        same = run.winners == [winner for winner in winners if winner >= 0] and run.group == groups
-        return replace(run, number=links[-1]), same
 
     def _makes(self, trace: Trace) -> Tensor:
         """(*S) bool: whether the algorithm can make these traces, of keys that race here; it makes its own."""
         if same_algorithms(self._algorithms, trace.layout.algorithms):
             return torch.ones(trace.shape, dtype=torch.bool, device=trace.device)
-        made = [self._replay(trace, item)[1] for item in range(trace.shape.numel())]
+        made = [same for _, same in replays(trace, self._algorithms)]
         return torch.tensor(made, dtype=torch.bool, device=trace.device).reshape(trace.shape)
 
     def enumerate_traces(self) -> Trace:
@@ -241,19 +226,7 @@ class Custom(Structure):
         return set(self.racing.flatten().nonzero().flatten().tolist())
 
     def _stack_traces(self, traces: Sequence[Trace], batch_shape: torch.Size) -> Trace:
-        """Of items whose runs differ in their numbers of decisions and groups."""
-        keys = self._layout.geometry.keys
-        counts = [(trace.links.shape[-1] - keys - 1) // 2 for trace in traces]
-        groups, decisions = max(counts), max(trace.choices.shape[-1] for trace in traces)
-        layout = replace(self._layout, geometry=recursion(keys, decisions, groups))
-        padded = []
-        for trace, count in zip(traces, counts, strict=True):
-            of_key, *of_groups, number = trace.links.split([keys, count, count, 1], -1)
-            of_groups = [pad(part, (0, groups - count), value=-1) for part in of_groups]
-            links = torch.cat([of_key, *of_groups, number], -1)
-            choices = pad(trace.choices, (0, decisions - trace.choices.shape[-1]), value=-1)
-            padded.append(Trace(layout, choices, links))
-        return super()._stack_traces(padded, batch_shape)
+        return super()._stack_traces(pad_to_one_size(traces), batch_shape)
 
     def _is_complete(self, trace: Trace):
         raise ValueError("Custom: only the algorithm knows which runs are possible when other keys race")
@@ -264,41 +237,10 @@ class Custom(Structure):
             raise ValueError(NOT_OURS)
 
     def _valid_links(self, trace: Trace) -> bool:
-        """The group of each key, then for each group the one it extends, an earlier one, and its decision; last the
-        number of the algorithm."""
-        g = trace.layout.geometry
-        groups = (g.link_slots - g.keys) // 2
-        of_key, parent, decision, number = trace.links.split([g.keys, groups, groups, 1], -1)
-        return (
-            checks.within(of_key, -2, groups)
-            and checks.within(parent, -1, groups)
-            and bool((parent < torch.arange(groups, device=trace.device)).all())
-            and checks.within(decision, -1, g.decisions)
-            and bool((number[..., 0].cpu() == self._numbers).all())
-        )
+        return valid_links(trace, self._numbers)
 
     def _pack(self, runs: list[Run], shape: torch.Size) -> Trace:
-        """Runs differ in their numbers of decisions and groups: short ones are filled up with -1."""
-        keys = self._layout.geometry.keys
-        decisions = max((len(run.winners) for run in runs), default=0)
-        groups = max((len(run.parents) for run in runs), default=0)
-        winners = np.full((len(runs), decisions), -1, np.int32)
-        links = np.full((len(runs), keys + 2 * groups + 1), -1, np.int32)
-        links[:, :keys] = -2  # does not race
-        for i, run in enumerate(runs):
-            winners[i, : len(run.winners)] = run.winners
-            links[i, list(run.group)] = list(run.group.values())
-            links[i, keys : keys + len(run.parents)] = run.parents
-            links[i, keys + groups : keys + groups + len(run.decisions)] = run.decisions
-            links[i, -1] = run.number
-        layout = replace(self._layout, geometry=recursion(keys, decisions, groups))
-        device = self._x.device
-        return Trace(
-            layout,
-            torch.from_numpy(winners).reshape(*shape, decisions).to(device),
-            torch.from_numpy(links).reshape(*shape, links.shape[1]).to(device),
-            self._owner,
-        )
+        return pack(runs, self._layout, shape, self._x.device, self._owner)
 
 
 class CustomWords(Words):
@@ -321,24 +263,3 @@ def _noise(row: Tensor) -> np.ndarray:
             "torch.autograd.grad, and batch with logits of more dimensions"
         )
     return row.detach().cpu().contiguous().numpy()
-
-
-def _combined(trace: Trace, value_shape: torch.Size) -> Tensor:
-    """The values of a batch of runs, by running the algorithm along the recorded winners."""
-    keys, algorithms = trace.layout.geometry.keys, trace.layout.algorithms
-    values = []
-    for winners, links in zip(*(rows.tolist() for rows in trace.rows()), strict=True):
-        if not 0 <= links[-1] < len(algorithms):
-            raise ValueError(NOT_OURS)
-        algorithm = algorithms[links[-1]]
-        racing = {key for key, group in enumerate(links[:keys]) if group > -2}
-        run = execute_along(algorithm, racing, winners)
-        if run.winners != [winner for winner in winners if winner >= 0]:
-            raise ValueError(NOT_OURS)
-        values.append(run.value(algorithm))
-    others = [value for value in values if value.shape != values[0].shape]
-    if others:
-        shapes = f"{tuple(values[0].shape)} and {tuple(others[0].shape)}"
-        raise ValueError(f"Custom: combine returned values of shapes {shapes}: all must have one shape")
-    stacked = torch.stack(values) if values else torch.empty(0, *value_shape)
-    return stacked.reshape(trace.shape + stacked.shape[1:]).to(trace.device)

@@ -143,12 +143,13 @@ class Finite(Description):
 
     def _pack(self, runs: list, shape: torch.Size) -> Trace:
         """The trace of runs of `_run_with`, sample + batch of them."""
-        slots, made = (self._layout.geometry.winner_slots, self._layout.geometry.link_slots), []
-        for part, width in enumerate(slots):
+
+        def filled(part: int, width: int) -> Tensor:
             rows = [[*run[part], *[-1] * (width - len(run[part]))] for run in runs]
-            made.append(torch.tensor(rows, dtype=torch.int32, device=self._x.device).reshape(*shape, width))
-        choices, links = made
-        return Trace(self._layout, choices, links, self._owner)
+            return torch.tensor(rows, dtype=torch.int32, device=self._x.device).reshape(*shape, width)
+
+        geometry = self._layout.geometry
+        return Trace(self._layout, filled(0, geometry.winner_slots), filled(1, geometry.link_slots), self._owner)
 
     def _pack_runs(self, runs: list, shape: torch.Size) -> Trace:
         """The trace of runs of `_run_on_rates`."""

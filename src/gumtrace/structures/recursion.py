@@ -86,10 +86,8 @@ class Run:
         return torch.as_tensor(value).detach().clone()  # the algorithm may write into it again
 
 
-def execute(
-    algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[int]], int], check: bool = False
-) -> Run:
-    """Run the algorithm on the keys that race, with `choose` for the argmin of a part. `check`: whether `combine` is to
+def execute(algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[int]], int], copy: bool = False) -> Run:
+    """Run the algorithm on the keys that race, with `choose` for the argmin of a part. `copy`: whether `combine` is to
     see each R as it was, though a hook writes into it later."""
     K, R = started(algorithm)
     K = key_set(K, "start() returned") & racing
@@ -99,7 +97,7 @@ def execute(
     while not run.noted("stop", bool(algorithm.stop(K, R))):
         if not K:
             raise ValueError(f"step {step}: stop returned False, though no key is left")
-        given = _copied(R) if check else R
+        given = _copied(R) if copy else R
         parts = algorithm.split(K, R)
         if not isinstance(parts, Iterable):
             raise TypeError(f"step {step}: split returned {parts!r}, which is not a list of sets of keys")
@@ -143,7 +141,7 @@ def _copied(R: Any, depth: int = 3) -> Any:
     return type(R)(_copied(value, depth - 1) for value in R)
 
 
-def execute_along(algorithm: Algorithm, racing: set[int], winners: Iterable[int], check: bool = False) -> Run:
+def execute_along(algorithm: Algorithm, racing: set[int], winners: Iterable[int], copy: bool = False) -> Run:
     """Run along recorded winners; where the algorithm goes another way, the first key of a part wins."""
     replay = iter(winners)
 
@@ -151,13 +149,13 @@ def execute_along(algorithm: Algorithm, racing: set[int], winners: Iterable[int]
         winner = next(replay, -1)
         return winner if winner in part else min(part)
 
-    return execute(algorithm, racing, choose, check)
+    return execute(algorithm, racing, choose, copy)
 
 
 def check_repeatable(algorithm: Algorithm, racing: set[int], run: Run, copy: bool = True) -> None:
     """Run again along the winners of a run. Probabilities rest on hooks that depend on their arguments alone, and such
     hooks answer as before. `copy`: whether to notice hooks that write into an R which combine is given."""
-    again = execute_along(algorithm, racing, run.winners, check=copy and combines(algorithm))
+    again = execute_along(algorithm, racing, run.winners, copy=copy and combines(algorithm))
     for step, (before, now) in enumerate(zip(run.answers, again.answers, strict=False)):
         if before != now:
             raise ValueError(unrepeatable(f"{before[0]} (step {max(step - 1, 0) // 3})"))

@@ -228,8 +228,9 @@ class SpanningTree(Structure):
             return None
         n = int(self.node_counts)
         adjacency = torch.zeros(n, n, device="cpu")
-        for key in self.racing.flatten().nonzero().flatten().tolist():
-            adjacency[self._ends(key)] += 1  # edges may be parallel
+        keys = self.racing.flatten().nonzero().flatten().tolist()
+        u, v = torch.tensor([self._ends(key) for key in keys], dtype=torch.long, device="cpu").reshape(-1, 2).T
+        adjacency.index_put_((u, v), adjacency.new_ones(len(keys)), accumulate=True)  # edges may be parallel
         return count_trees(adjacency + adjacency.T)
 
     def _ends(self, key: int) -> tuple[int, int]:
