@@ -2,7 +2,9 @@
 are. "meta" stands for a GPU: it has no numbers, so that whatever is made there is noticed."""
 
 from contextlib import suppress
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from common import seeded
@@ -82,6 +84,21 @@ def test_estimators(dist, name):
     loss = estimator(dist, lambda x: x.float().flatten(1 + len(dist.batch_shape)).sum(-1).square())
     assert loss.device.type == "cpu"
     assert loss.isfinite().all()
+
+
+@pytest.mark.parametrize("k", [[1, 2], np.array([1, 2]), torch.tensor([1, 2]), np.int64(2)])
+def test_kernels_read_k_beside_the_logits(k):
+    with torch.device("meta"):
+        there = torch.empty(2, 4)
+    sizes = gt.Subset(there, k, validate_args=False)._row_sizes()
+    assert sizes is None or sizes.device == there.device
+
+
+@pytest.mark.parametrize("make", [partial(gt.SpanningTree, components=2), partial(gt.Arborescence, root=1)])
+def test_settings_that_are_numbers_are_compared_without_synchronising(make):
+    with torch.device("meta"):  # whose numbers cannot be read
+        there = torch.empty(2, 4, 4)
+    assert make(there, validate_args=False).mismatch(make(there, validate_args=False)) is None
 
 
 def test_goodness_of_fit():

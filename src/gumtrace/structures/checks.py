@@ -164,8 +164,10 @@ def broadcasts(shape: torch.Size, to: torch.Size) -> bool:
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape, last, strict=True))
 
 
-def agree(a: Tensor, b: Tensor) -> bool:
-    """Equal once broadcast, as one distribution may stand for a whole batch."""
+def agree(a, b) -> bool:
+    """Whether two settings, tensors or numbers, are equal once broadcast: one distribution may stand for a batch.
+    Numbers are compared without synchronising."""
+    a, b = (x if torch.is_tensor(x) else torch.as_tensor(x, device="cpu") for x in (a, b))
     try:
         return bool((a == b.to(a.device)).all())
     except RuntimeError:

@@ -175,7 +175,7 @@ class Description(Distribution):
         compared = {"lengths": (self._item_lengths(), other._item_lengths())}
         compared |= {name: (getattr(self, name), getattr(other, name)) for name in self.settings}
         for name, (a, b) in compared.items():
-            if not checks.agree(*(torch.as_tensor(x, device=self.logits.device) for x in (a, b))):
+            if not checks.agree(a, b):
                 return f"both must have the same {name}, got {a} and {b}"
         if list(map(type, self._layout.algorithms)) != list(map(type, other._layout.algorithms)):
             return f"{self} and {other} run different algorithms"

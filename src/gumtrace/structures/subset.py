@@ -63,7 +63,10 @@ class Subset(Structure):
         lengths: checks.Lengths = None,
         validate_args: bool | None = None,
     ):
-        self.k = torch.as_tensor(k, device=logits.device if torch.is_tensor(k) and torch.is_tensor(logits) else "cpu")
+        if isinstance(k, np.integer):
+            k = int(k)
+        one = isinstance(k, int) or not torch.is_tensor(logits)
+        self.k = torch.as_tensor(k, device="cpu" if one else logits.device)  # beside the logits where kernels read it
         if self.k.is_floating_point() or self.k.dtype == torch.bool:
             given = f"{k.dtype} (k.long() makes it one)" if torch.is_tensor(k) else repr(k)
             raise TypeError(f"Subset: k must be an int or an integer tensor, got {given}")
