@@ -97,6 +97,33 @@ def test_a_hook_that_writes_into_R_is_refused_where_combine_sees_it(write, fresh
     gt.Custom(NOISE, Race(start=hooks["start"], map=kept, combine=sees))
 
 
+def test_what_a_hook_writes_for_the_combine_of_its_own_step_is_no_fault():
+    def split(K, R):
+        R["left"] = len(K)
+        return [K]
+
+    d = gt.Custom(
+        NOISE,
+        Race(
+            start=lambda: (range(4), {}),
+            split=split,
+            map=lambda K, R, winners: (K - set(winners), {}),
+            combine=lambda X, K, R, w: [R.get("left", 0)] + ([] if X is None else X),
+        ),
+    )
+    assert d.sample().tolist() == [4, 3, 2, 1]
+
+
+def test_a_combine_that_needs_what_later_steps_write_is_refused():
+    def mapped(K, R, winners):
+        R["last"] = winners[0]
+        return K - set(winners), R
+
+    hooks = {"start": lambda: (range(4), {}), "map": mapped}
+    with pytest.raises(ValueError, match=r"Custom: combine answered otherwise .* must not write into R"):
+        gt.Custom(NOISE, Race(**hooks, combine=lambda X, K, R, w: {0: 1.0}[R["last"]]))
+
+
 def test_combine_without_a_value():
     with pytest.raises(TypeError, match="Custom: combine returned None; it must return a tensor or numbers"):
         gt.Custom(NOISE, Race(combine=lambda X, K, R, w: None))

@@ -198,10 +198,10 @@ class Custom(Structure):
         if not same:
             raise ValueError(NOT_OURS)
 
-    def _makes(self, trace: Trace) -> Tensor:
+    def _makes(self, trace: Trace) -> Tensor | bool:
         """(*S) bool: whether the algorithm can make these traces, of keys that race here; it makes its own."""
         if same_algorithms(self._algorithms, trace.layout.algorithms):
-            return torch.ones(trace.shape, dtype=torch.bool, device=trace.device)
+            return True
         made = [same for _, same in replays(trace, self._algorithms)]
         return torch.tensor(made, dtype=torch.bool, device=trace.device).reshape(trace.shape)
 
@@ -233,7 +233,7 @@ class Custom(Structure):
 
     def _check_trace(self, trace: Trace) -> None:
         super()._check_trace(trace)
-        if self._validate_args and not bool(self._makes(trace).all()):
+        if self._validate_args and not torch.as_tensor(self._makes(trace), device="cpu").all():
             raise ValueError(NOT_OURS)
 
     def _valid_links(self, trace: Trace) -> bool:

@@ -88,7 +88,7 @@ class Run:
 
 def execute(algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[int]], int], copy: bool = False) -> Run:
     """Run the algorithm on the keys that race, with `choose` for the argmin of a part. `copy`: whether `combine` is to
-    see each R as it was, though a hook writes into it later."""
+    see each R as it was after its step, though a later one writes into it."""
     K, R = started(algorithm)
     K = key_set(K, "start() returned") & racing
     run = Run(dict.fromkeys(sorted(K), -1), answers=[("start", K)])
@@ -97,7 +97,6 @@ def execute(algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[
     while not run.noted("stop", bool(algorithm.stop(K, R))):
         if not K:
             raise ValueError(f"step {step}: stop returned False, though no key is left")
-        given = _copied(R) if copy else R
         parts = algorithm.split(K, R)
         if not isinstance(parts, Iterable):
             raise TypeError(f"step {step}: split returned {parts!r}, which is not a list of sets of keys")
@@ -115,8 +114,9 @@ def execute(algorithm: Algorithm, racing: set[int], choose: Callable[[frozenset[
                 run.decide(part, winner)
                 won.add(winner)
                 winners.append(winner)
-        run.frames.append((K, given, winners))
-        smaller, R = _pair(algorithm.map(K, R, list(winners)), f"step {step}: map")
+        smaller, following = _pair(algorithm.map(K, R, list(winners)), f"step {step}: map")
+        run.frames.append((K, _copied(R) if copy else R, winners))  # with what the hooks of this step wrote into R
+        R = following
         smaller = key_set(smaller, f"step {step}: map returned")
         if not smaller <= K:
             raise ValueError(f"step {step}: map returned key {min(smaller - K)}, which was not among the keys before")
@@ -160,7 +160,11 @@ def check_repeatable(algorithm: Algorithm, racing: set[int], run: Run, copy: boo
         if before != now:
             raise ValueError(unrepeatable(f"{before[0]} (step {max(step - 1, 0) // 3})"))
     if combines(algorithm):
-        before, now = (each.value(algorithm) for each in (run, again))
+        before = run.value(algorithm)
+        try:
+            now = again.value(algorithm)
+        except Exception as error:  # the user's, who misses what a later step had written into R
+            raise ValueError(unrepeatable("combine")) from error
         if before.shape != now.shape or not torch.allclose(before, now, rtol=0, atol=0, equal_nan=True):
             raise ValueError(unrepeatable("combine"))
 
