@@ -2,6 +2,7 @@
 that does not fit the batch."""
 
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -51,6 +52,7 @@ def test_a_context_that_does_not_fit_the_batch_is_named(kind, shape):
     remedies = {
         (3,): "; of one feature, pass context[..., None]",
         (5,): "; if all items share it, pass context.expand(3, -1)",
+        (1, 2): "; if all items share it, pass context.expand(3, -1)",
     }
     message = f"{type(estimator).__name__}: the context must be features, of shape (3, c), got {shape}"
     message = re.escape(message + remedies.get(shape, "")) + "$"
@@ -84,10 +86,12 @@ def test_critics_of_ones_own_get_the_context_as_it_is():
     assert loss.shape == (3,)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch.compile reads it
+@pytest.mark.parametrize("wrapped", [lambda critic: critic, partial(torch.compile, backend="eager")])
 @pytest.mark.parametrize("structures", [3, 4])
-def test_the_structures_of_an_item_share_its_context(structures):
+def test_the_structures_of_an_item_share_its_context(structures, wrapped):
     """Three of them, as there are items: the context could be expanded over either."""
-    seen, critic = [], E.VectorCritic(6, context=2)
+    seen, critic = [], wrapped(E.VectorCritic(6, context=2))
     critic.register_forward_pre_hook(lambda _, given: seen.append(given[1].expand(*given[0].shape[:-1], 2)[0]))
     items = torch.tensor([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
     dist = Independent(gt.Subset(torch.zeros(3, structures, 6, requires_grad=True), 2), 1)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gumtrace.estimators.base import Estimator, Objective, advantage, checked_leave_one_out
 from gumtrace.estimators.critics import MatrixCritic, VectorCritic
 from gumtrace.estimators.inject import Inject
-from gumtrace.estimators.objectives import item_features
+from gumtrace.estimators.objectives import item_features, with_forward_of
 from gumtrace.estimators.relaxed import checked_temperature, relaxed
 from gumtrace.structures.base import Structure
 
@@ -126,14 +126,13 @@ class RELAX(ControlVariate):
         self.critic = critic
 
     def control(self, dist, noise, objective, context):
-        critic, ours = self.critic, (VectorCritic, MatrixCritic)
-        if isinstance(critic, ours) and type(critic).forward in [kind.forward for kind in ours]:  # others: as they like
-            structures = noise.dim() - (1 + len(dist.batch_shape) + critic.key_dims)  # behind samples and batch
+        if (ours := with_forward_of(self.critic, VectorCritic, MatrixCritic)) is not None:  # others: as they like
+            structures = noise.dim() - (1 + len(dist.batch_shape) + ours.key_dims)  # behind samples and batch
             context = item_features("RELAX", dist, context, max(structures, 0))
         noise = torch.where(dist.racing, noise.clamp(-_FAR, _FAR), 0.0)
         if dist.symmetric:
             noise = noise + noise.mT
-        control = critic(noise, context)
+        control = self.critic(noise, context)
         want = noise.shape[: noise.dim() - len(dist.key_shape)]
         each = noise.shape[: noise.dim() - len(dist._layout.event_shape)]  # a number for each structure of an item
         if control.shape not in (want, each):

@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gumtrace.structures import checks
 from gumtrace.structures.base import Structure
 from gumtrace.traces.trace import Trace
 
+M = TypeVar("M", bound=nn.Module)
 Objective = Callable[[Any], Tensor]  # values (samples, *batch, *event), or their traces -> losses (samples, *batch)
 
 
@@ -83,6 +84,13 @@ def _advice(loss: Any, want: torch.Size) -> str:
     return f"; if several structures have one loss, pass torch.distributions.Independent(dist, {shared})"
 
 
+def with_forward_of(module: Any, *kinds: type[M]) -> M | None:
+    """A module, without what torch.compile wraps around it, if it has the forward of one of these classes: a subclass
+    may have another."""
+    module = getattr(module, "_orig_mod", module)
+    return module if isinstance(module, kinds) and type(module).forward in [kind.forward for kind in kinds] else None
+
+
 def item_features(name: str, dist: Structure, context: Tensor | None, structures: int = 0) -> Tensor | None:
     """A context as the critics and surrogates here expand it: (*batch, c), or also a number of features for each of the
     structures of an item, which then have so many dimensions behind the batch. One of another shape would be taken for
@@ -96,7 +104,7 @@ def item_features(name: str, dist: Structure, context: Tensor | None, structures
         more = ""
         if context.shape == batch:
             more = "; of one feature, pass context[..., None]"
-        elif context.dim() == 1:
+        elif checks.broadcasts(context.shape[:-1], batch):
             more = f"; if all items share it, pass context.expand({', '.join(map(str, batch))}, -1)"
         want = ", ".join([*map(str, batch), "c"]) if batch else "c,"
         raise ValueError(f"{name}: the context must be features, of shape ({want}), got {tuple(context.shape)}{more}")

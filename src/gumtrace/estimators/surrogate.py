@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gumtrace.estimators.base import Estimator, Objective, advantage, checked_count
 from gumtrace.estimators.graph_surrogate import GraphSurrogate
 from gumtrace.estimators.mlp_surrogate import MLPSurrogate
-from gumtrace.estimators.objectives import item_features
+from gumtrace.estimators.objectives import item_features, with_forward_of
 from gumtrace.estimators.surrogates import PairwiseSurrogate
 from gumtrace.relaxations.transforms import refuse_transforms
 from gumtrace.structures.base import Structure
@@ -64,8 +64,7 @@ class SurrogateREINFORCE(Estimator):
     ) -> tuple[Tensor, Tensor]:
         if self.training:  # the surrogate must not store tensors of a transform
             refuse_transforms("SurrogateREINFORCE", ", or freeze the surrogate by eval()")
-        ours = MLPSurrogate.forward, GraphSurrogate.forward  # others take what they like
-        if getattr(type(self.surrogate), "forward", None) in ours:
+        if with_forward_of(self.surrogate, MLPSurrogate, GraphSurrogate) is not None:  # others take what they like
             context = item_features("SurrogateREINFORCE", dist, context)
         trace = dist.sample_trace((self.samples,), generator=generator)
         entries = structure_entries(dist, trace.value)
