@@ -103,7 +103,8 @@ class Config:
 
     def __init_subclass__(cls, **more: Any):
         """Refuses fields that would take the place of what the harness asks of a config. Where a subclass has
-        `estimators` of its own, their names are the choices of the command line."""
+        `estimators` of its own, their names are the choices of the command line, and the first of them is the default
+        if the inherited one is not among them."""
         super().__init_subclass__(**more)
         others = [base for base in cls.__mro__ if base not in Config.__mro__]  # mixins of a field are among them
         for name in {name: None for base in others for name in inspect.get_annotations(base)}:
@@ -115,7 +116,8 @@ class Config:
                 raise TypeError(f"{cls.__name__}: {name} is a {what} of Config ({means}); give the field another name")
         own = vars(cls).get("estimators")
         if isinstance(own, Mapping) and "estimator" not in inspect.get_annotations(cls):
-            cls.__annotations__["estimator"] = Literal[tuple(cls.estimators)]
+            cls.__annotations__["estimator"] = Literal[tuple(own)]
+            cls.estimator = cls.estimator if cls.estimator in own else next(iter(own))
 
     def __post_init__(self):
         if self.estimator not in self.estimators:

@@ -204,6 +204,14 @@ class OneMore(Config):
     estimators: ClassVar = {**ESTIMATORS, "Mean": Mean, "Unlabelled": type("Unlabelled", (TraceREINFORCE,), {})}
 
 
+def test_the_first_of_other_estimators_is_the_default():
+    @dataclass(frozen=True)
+    class Others(Config):
+        estimators: ClassVar = {"Mean": Mean, "RELAX": ESTIMATORS["RELAX"]}
+
+    assert (Others().estimator, OneMore().estimator) == ("Mean", "TraceREINFORCE")
+
+
 class WithOneMore(one_file.Mine):
     name = "with-one-more"
     config_type = OneMore

@@ -150,6 +150,8 @@ def sweeps(u: Tensor, along: Tensor, sizes: Tensor, root: int) -> Tensor:
     """u (items, n, n), along (0, 1 or 2, items, n, n), sizes (items,); undirected, upper triangles only. An item keeps
     n³ / 3 numbers for the way back, so that of large items few are computed together."""
     together = max(1, 3 * ROOM // max(8 * u.shape[-1] ** 3, 1))
+    if len(u) <= together:
+        return _swept(u, along, sizes, root)
     parts = zip(u.split(together), along.split(together, 1), sizes.split(together), strict=True)
     return torch.cat([_swept(*part, root) for part in parts])
 

@@ -135,9 +135,8 @@ def log_prob(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor)
     """log P(T) (items,), and what its gradient needs: log Λ as a sum of two numbers (items, 2, decisions)."""
     items = len(winners)
     out = torch.empty(items, dtype=logits.dtype, device="cpu")
-    kept = torch.empty(
-        items, 2, geometry.decisions, dtype=torch.float64, device="cpu"
-    )  # large logits cancel in what follows
+    # in float64, as large logits cancel in what follows
+    kept = torch.empty(items, 2, geometry.decisions, dtype=torch.float64, device="cpu")
     arrays = (_array(logits), _array(winners), _array(links), out.numpy(), kept.numpy())
     run(formula.log_prob, items, geometry.keys, compiled(geometry), *arrays)
     return out.to(logits.device), kept.to(logits.device)
@@ -215,9 +214,8 @@ def conditional(geometry: Geometry, logits: Tensor, sizes: Tensor | None, winner
     rounding after all (items,)."""
     items = len(winners)
     g = torch.empty(items, geometry.keys, dtype=logits.dtype, device="cpu")
-    totals = torch.empty(
-        items, geometry.decisions, dtype=torch.float64, device="cpu"
-    )  # large logits cancel in what follows
+    # in float64, as large logits cancel in what follows
+    totals = torch.empty(items, geometry.decisions, dtype=torch.float64, device="cpu")
     z = torch.empty_like(totals)
     failed = torch.empty(items, dtype=torch.bool, device="cpu")
     inputs = (_array(logits), _sizes(geometry, sizes), _array(winners), _array(links), _seed(seed), ATTEMPTS)
