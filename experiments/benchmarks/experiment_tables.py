@@ -35,6 +35,7 @@ DEPTHS = {
     "accuracy": "answers right",
     "told": "along true trees",
 }
+POOR = 600  # nats that a start of graph layout is behind the best one of its row
 ORIGINAL = {
     "accuracy": "accuracy",
     "precision": "edge precision",
@@ -94,6 +95,27 @@ def tuning(name: str) -> str:
         most = max(max(r.curve[ITERATION], default=0) for r in same)
         cells = [family(estimator), *[training] * protocols, str(len(settings)), str(len(same)), f"{most:,}"]
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def starts() -> str:
+    """One row for each estimator and batch of graph layout, teacher-forced: how many of the starts were poor."""
+    rows: dict[tuple, list[float]] = {}
+    for r in collect([RUNS / "graph-layout"]):
+        config = r.config
+        if config["training"] == "teacher-forced" and config["starts"] == 4 and r.result:
+            items = config["calls"] // (config["samples"] * ESTIMATORS[config["estimator"]].calls_per_sample)
+            row = config["frames"], config["estimator"], items, config["samples"], config["start_iterations"]
+            rows.setdefault(row, []).extend(r.result["starts"])
+    lines = [
+        "| estimator | T | items × structures | after iterations | starts | poor |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in sorted(rows, key=lambda row: (row[0], place(row[1]), row[2])):
+        frames, estimator, items, samples, iterations = row
+        poor = sum(score < max(rows[row]) - POOR for score in rows[row])
+        cells = [family(estimator), frames, f"{items} × {samples}", f"{iterations:,}", len(rows[row]), poor]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
 
 
@@ -207,6 +229,7 @@ def _load(file: str) -> dict:
 
 TABLES = {
     "experiments": experiments,
+    "graph-layout-starts": starts,
     "graph-layout-tuning": lambda: tuning("graph-layout"),
     "listops-tuning": lambda: tuning("listops"),
     "listops-depths": lambda: depths(_load("listops-depths.json")),

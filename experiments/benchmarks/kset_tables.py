@@ -68,8 +68,8 @@ def _equal_time(clocked: list[tuple[Choice, dict[str, Any] | None]], column: Col
     )
     lines += [
         "",
-        "On validation, means over seeds ± their standard deviation, of the best checkpoint by then, of those that "
-        "are written at evaluations. Updates were "
+        "On validation, means over seeds ± their standard deviation, of the best checkpoint that was evaluated by "
+        "then. Updates were "
         f"clocked alone, without evaluations: {device}, torch {where['torch']}, {where['date']}.",
         "",
     ]

@@ -7,7 +7,7 @@ import kset_tables
 import pytest
 
 MARKS = {
-    "graph-layout": ("graph-layout-tuning", "training-surrogates"),
+    "graph-layout": ("graph-layout-starts", "graph-layout-tuning", "training-surrogates"),
     **{name: (f"{name}-time", f"{name}-gradients") for name in kset_tables.SHOWN},
     "listops": ("listops-tuning", "listops-depths", "listops-original"),
     "l2x": (),

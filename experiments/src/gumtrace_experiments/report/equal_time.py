@@ -127,15 +127,16 @@ def _batch(setting: dict[str, Any]) -> str:
 def _notes(same: Sequence[Entry], metric: str, report: Report) -> Iterable[str]:
     decides = next((column.name for column in report.columns if column.metric == metric), metric)
     yield (
-        "On validation, mean ± standard deviation over seeds of the checkpoint that is best by then, of those of "
-        f"evaluations; by {decides}, as the setting that is shown. Updates of starts that were given up count, "
-        "evaluations do not."
+        "On validation, mean ± standard deviation over seeds, of the best checkpoint that was evaluated by then. Best "
+        f"is by {decides}, which also chooses the setting that is shown. Updates of starts that were not continued "
+        "count, evaluations do not."
     )
     precisions = [entry.choice.group.setting.get("precision", "") for entry in same]
     for entry, precision in zip(same, precisions, strict=True):
         seeds = ranges(run.seed for run in entry.choice.group.finished)
         differs = f", in {precision}" if len(set(precisions)) > 1 else ""
-        yield f"{entry.choice.name}: seeds {seeds}{differs}, of {len(entry.choice.tried)} settings."
+        tried = len(entry.choice.tried)
+        yield f"{entry.choice.name}: seeds {seeds}{differs}, of {tried} setting{'s' * (tried != 1)}."
     where = same[0].time.machine
     device = where.get("cpu", "cpu") if where.get("device") == "cpu" else where.get("device", "unknown device")
     dates = sorted({entry.time.machine.get("date", "") for entry in same})
