@@ -5,7 +5,7 @@ import pytest
 
 
 class AtOnce:
-    def __init__(self, terminal: pytest.TerminalReporter):
+    def __init__(self, terminal: "pytest.TerminalReporter"):
         self.terminal = terminal
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -183,7 +183,8 @@ class Estimator(nn.Module):
     ) -> Tensor:
         """The loss, with a gradient."""
         name, pair = type(self).__name__, self.surrogate_loss(dist, objective, context, generator)
-        if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(map(torch.is_tensor, pair)):
+        pairs = (tuple, list)  # no union: torch.compile of torch 2.5 knows none
+        if not isinstance(pair, pairs) or len(pair) != 2 or not all(map(torch.is_tensor, pair)):
             raise TypeError(f"{name}: surrogate_loss must return two tensors, losses and their surrogate")
         loss, surrogate = pair
         batch = dist.batch_shape

@@ -45,7 +45,7 @@ class IMLE(Estimator):
 
     def __init__(self, *, samples: int = 1, step: float = 1.0, adaptive: bool = False):
         super().__init__(samples=samples)
-        if not (isinstance(step, int | float) and 0 < step < math.inf):
+        if not (isinstance(step, (int, float)) and 0 < step < math.inf):
             raise ValueError(f"IMLE: step must be a positive number, got {step!r}")
         self.step, self.adaptive = step, bool(adaptive)
         if self.adaptive:
