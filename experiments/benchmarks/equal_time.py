@@ -80,11 +80,12 @@ def _listops() -> Iterator[Row]:
         ("RELAX", "RELAX", "1-5", relax, 200),
         ("REBAR", "REBAR", "1-5", rebar, 600),
     ):
-        yield Row(f"listops/{name}", "listops", estimator, seeds, settings)
+        section = "listops" if name == "T-REINFORCE" else "listops-others"
+        yield Row(f"{section}/{name}", "listops", estimator, seeds, settings)
         if items is not None:
             more = {**settings, "calls": items}
-            yield Row(f"listops-items/{name}", "listops", estimator, seeds, more)
-            yield Row(f"listops-time/{name}", "listops", estimator, seeds, more, within="listops/SST")
+            yield Row(f"{section}-items/{name}", "listops", estimator, seeds, more)
+            yield Row(f"{section}-time/{name}", "listops", estimator, seeds, more, within="listops-others/SST")
     for section, calls in (("listops-starts", 100), ("listops-items-starts", 400)):
         yield Row(f"{section}/T-REINFORCE", "listops", "TraceREINFORCE", "1-10", {**score, **starts, "calls": calls})
         relabel = {**score, **starts, "calls": calls, "relabel": 0.3}
