@@ -1,7 +1,7 @@
 """Numbers in the prose of the lab notes on ListOps and the treebank are those of the runs."""
 
 import json
-from statistics import stdev
+from statistics import mean, stdev
 
 from lab_notes import RESULTS, ROOT, means_of, notes, percent_of
 
@@ -175,6 +175,21 @@ def test_what_the_notes_say_of_a_curriculum():
     assert f"25 expressions answer {answers} %, and for each of 100\nexpressions {more_answers} %" in guide
     results = (ROOT / "docs" / "results.md").read_text()
     assert f"to {answers} % of the answers and from 66.6 to {edges} % of the edges" in results
+
+
+def test_what_the_notes_say_of_noise_with_a_curriculum():
+    runs = {r.seed: r for r in collect([RESULTS / "listops" / "listops-others.jsonl"])}
+    before = collect([RESULTS / "listops" / "expressions-of-10-to-50-tokens.jsonl"])
+    before = {r.seed: r for r in before if r.config["estimator"] == "NoiseREINFORCE"}
+    settings = {(r.config["estimator"], r.config["curriculum"], r.config["starts"]) for r in runs.values()}
+    assert (settings, len(runs), len(before)) == ({("NoiseREINFORCE", "12:500", 1)}, 5, 3)
+    told = "five seeds answer {} % and have {} % of edges right on average, where three without it had {} and {} %"
+    assert told.format(*means_of(runs), *means_of(before)) in notes("listops")
+    ends = [f"{end(percent_of(runs, metric)):.1f}" for metric in ("accuracy", "precision") for end in (min, max)]
+    assert "from {} to {} % of answers, and from {} to {} % of edges".format(*ends) in notes("listops")
+    trace = collect([RESULTS / "listops" / "listops-starts.jsonl"])
+    noise, trace = (mean(r.result["gradient_std"]["half-way"] for r in same) for same in (runs.values(), trace))
+    assert 95 < noise / trace < 105
 
 
 def test_what_the_notes_say_of_starts():
