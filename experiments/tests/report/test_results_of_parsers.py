@@ -175,6 +175,7 @@ def test_what_the_notes_say_of_a_curriculum():
     assert f"25 expressions answer {answers} %, and for each of 100\nexpressions {more_answers} %" in guide
     results = (ROOT / "docs" / "results.md").read_text()
     assert f"to {answers} % of the answers and from 66.6 to {edges} % of the edges" in results
+    assert "short expressions alone to {} and {} %".format(*means_of(one)) in results
 
 
 def test_what_the_notes_say_of_noise_with_a_curriculum():
@@ -187,6 +188,16 @@ def test_what_the_notes_say_of_noise_with_a_curriculum():
     assert told.format(*means_of(runs), *means_of(before)) in notes("listops")
     ends = [f"{end(percent_of(runs, metric)):.1f}" for metric in ("accuracy", "precision") for end in (min, max)]
     assert "from {} to {} % of answers, and from {} to {} % of edges".format(*ends) in notes("listops")
+    plain = collect([RESULTS / "listops" / "expressions-of-10-to-50-tokens.jsonl"])
+    plain = {r.seed: r for r in plain if r.config["estimator"] == "TraceREINFORCE"}
+    one, _ = _with_a_curriculum("listops")
+    gained = [
+        mean(percent_of(after, metric)) - mean(percent_of(earlier, metric))
+        for after, earlier in ((runs, before), (one, plain))
+        for metric in ("accuracy", "precision")
+    ]
+    told = "That is {:.1f} and {:.1f} points more; T-REINFORCE+ from one start gained {:.1f} and {:.1f}"
+    assert told.format(*gained) in notes("listops")
     trace = collect([RESULTS / "listops" / "listops-starts.jsonl"])
     noise, trace = (mean(r.result["gradient_std"]["half-way"] for r in same) for same in (runs.values(), trace))
     assert 95 < noise / trace < 105
