@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gumtrace.kernels.backends import backend
 from gumtrace.kernels.geometry import BinaryTreeGeometry, Geometry
+from gumtrace.kernels.operators import is_plain, run
 from gumtrace.kernels.ops import (
     conditional,
     conditional_grad,
@@ -40,23 +41,39 @@ def _perturb_backward(ctx, grad):
 
 def _save_log_prob(ctx, inputs, output):
     ctx.geometry, logits, winners, links = inputs
-    ctx.save_for_backward(logits, winners, links, output[1])
+    ctx.save_for_backward(logits, winners, links, output[1], _scores_ahead(*inputs, output[1]))
     ctx.set_materialize_grads(False)  # no zeros for results without a gradient
+
+
+def _scores_ahead(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, kept: Tensor) -> Tensor | None:
+    """∇ log P(T) of each item, if it is small, on devices whose backward runs in a thread of torch's own.
+
+    There Python takes several times as long as in the thread of the caller, as its data are in another core's cache;
+    and small batches wait for it. So that one multiplication is left to backward.
+    """
+    small_scores = getattr(backend(logits.device.type), "small_scores", None)
+    if small_scores is None or not is_plain([logits]):
+        return None
+    return run(small_scores, geometry, logits.detach(), winners, links, kept)
 
 
 def _log_prob_backward(ctx, grad, _):
     if grad is None:
         return (None,) * 4
-    logits, winners, links, kept = ctx.saved_tensors
-    if not torch.is_grad_enabled():
-        grad = log_prob_grad(ctx.geometry, logits, winners, links, kept, grad)
-    else:
+    logits, winners, links, kept, scores = ctx.saved_tensors
+    if torch.is_grad_enabled():
         x = repeat(logits, winners.shape[0])
         totals = log_totals(ctx.geometry, x, winners, links)
         lost = to_keys(ctx.geometry, winners, links, -totals, x, grad[:, None].expand_as(totals))
         won = _won(ctx.geometry, winners, links).to(x.dtype)
-        grad = _sum_samples(won * grad[:, None] - lost, logits.shape[0])
-    return None, grad, None, None
+        to_logits = _sum_samples(won * grad[:, None] - lost, logits.shape[0])
+    elif scores is not None:
+        to_logits = scores * grad[:, None]
+        if len(scores) != len(logits):
+            to_logits = _sum_samples(to_logits, len(logits))
+    else:
+        to_logits = log_prob_grad(ctx.geometry, logits, winners, links, kept, grad)
+    return None, to_logits, None, None
 
 
 def _save_decisions(ctx, inputs, output):

@@ -61,13 +61,7 @@ class Operator:
         self.derivative = setup_context, backward
 
     def run(self, device_type: str, geometry: Geometry, *args):
-        args = [x.contiguous() if isinstance(x, Tensor) else x for x in args]
-        kernel = getattr(backend(device_type), self.name)
-        device = args[0].device
-        if device_type == "cuda" and device.index != torch.cuda.current_device():
-            with torch.cuda.device(device):  # Triton launches on the current one; the guard is not free
-                return kernel(geometry, *args)
-        return kernel(geometry, *args)
+        return run(getattr(backend(device_type), self.name), geometry, *args)
 
     def flat(self, numbers, edges, *args):
         """The same, with the geometry as torch.library takes it."""
@@ -88,6 +82,16 @@ class Operator:
                 if x.requires_grad:
                     return _Differentiable.apply(self, geometry, *args)
         return self.run(tensors[0].device.type, geometry, *args)
+
+
+def run(kernel: Callable, geometry: Geometry, *args):
+    """A kernel of a backend, on tensors as they come: of any layout, on any of several GPUs."""
+    args = [x.contiguous() if isinstance(x, Tensor) else x for x in args]
+    device = args[0].device
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):  # Triton launches on the current one; the guard is not free
+            return kernel(geometry, *args)
+    return kernel(geometry, *args)
 
 
 class _Differentiable(torch.autograd.Function):
