@@ -9,7 +9,9 @@ from common import seeded
 
 pytest.importorskip("triton", reason="needs triton: it comes with CUDA builds of torch, or pip install triton")
 
+from gumtrace.kernels import derivatives, operators
 from gumtrace.kernels.cpu import ops as cpu
+from gumtrace.kernels.cuda import ops as cuda
 from gumtrace.kernels.cuda import spanning_tree_trace
 from gumtrace.kernels.geometry import (
     ArborescenceGeometry,
@@ -42,6 +44,15 @@ def needs_cuda(why):
 
 LARGE = needs_cuda("one of these sizes takes Triton's interpreter minutes; small ones run in it, in this file")
 RECORDED = needs_cuda("CUDA graphs are recorded by its driver, and Triton's interpreter has none")
+
+
+@pytest.fixture
+def served_by_triton(monkeypatch):
+    """Tensors on the CPU as if they were on CUDA, where there is none."""
+    if DEVICE == "cpu":
+        for module in (derivatives, operators):
+            monkeypatch.setattr(module, "backend", lambda device_type: cuda)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 
 def sparse(nodes, extra, components=1):

@@ -1,13 +1,13 @@
 """Gradients of small log-probabilities, which CUDA's kernels compute with the value. On a GPU where there is one, else
 in Triton's interpreter on the CPU, as if its tensors were on CUDA."""
 
+import kernelcases
 import pytest
 import torch
 from common import seeded
 from kernelcases import DEVICE, RECORDED
 
 import gumtrace as gt
-from gumtrace.kernels import derivatives, operators
 from gumtrace.kernels.cuda import ops as cuda
 
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("served_by_triton")]
@@ -23,12 +23,7 @@ MAKE = {
 every_structure = pytest.mark.parametrize(("shape", "make"), MAKE.values(), ids=MAKE)
 
 
-@pytest.fixture
-def served_by_triton(monkeypatch):
-    if DEVICE == "cpu":
-        for module in (derivatives, operators):
-            monkeypatch.setattr(module, "backend", lambda device_type: cuda)
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+served_by_triton = kernelcases.served_by_triton
 
 
 def gradients(make, x, samples=(3,)):

@@ -1,6 +1,11 @@
 """Gradients that were computed in the forward pass, for estimators and losses that know theirs by then."""
 
 import torch
+from torch import Tensor
+
+from gumtrace.kernels import ops
+from gumtrace.traces import formula
+from gumtrace.traces.trace import Trace
 
 
 class Inject(torch.autograd.Function):
@@ -48,3 +53,40 @@ class _Final(torch.autograd.Function):
             f"{ctx.name}: its gradient cannot be differentiated again; that of TraceREINFORCE can, at fixed samples "
             "and losses"
         )
+
+
+class TraceScore(torch.autograd.Function):
+    """`joined` of losses and the surrogate of T-REINFORCE, up to rounding: the mean of losses (samples, *batch).
+
+    Σ (L - b) ∇ log P(T) is computed at once, so that one multiplication is left to backward. `rows` are the log-rates
+    (structures, keys), of all structures of the first item, then of the second and so on, of the same dtype as losses.
+    """
+
+    @staticmethod
+    def forward(ctx, loss: Tensor, rows: Tensor, trace: Trace, leave_one_out: bool):
+        mean, ctx.samples, ctx.layout = loss.mean(0), loss.shape[0], trace.layout
+        weight = (loss - mean).div_(ctx.samples - 1) if leave_one_out else loss / ctx.samples
+        _, kept = ops.log_prob(trace.layout.geometry, rows, *trace.rows())
+        of_each = _of_each(weight, trace.shape)
+        score = ops.log_prob_grad(trace.layout.geometry, rows, *trace.rows(), kept, of_each)
+        ctx.save_for_backward(rows, weight, score, trace.choices, trace.links)
+        return mean
+
+    @staticmethod
+    def backward(ctx, *grads):
+        rows, weight, score, choices, links = ctx.saved_tensors
+        (grad,), shape = grads, links.shape[:-1]  # samples + batch, and structures of an item
+        to_loss = (grad / ctx.samples).expand(ctx.samples, *grad.shape) if ctx.needs_input_grad[0] else None
+        if torch.is_grad_enabled():  # with create_graph=True
+            log_prob = formula.trace_log_prob(rows, Trace(ctx.layout, choices, links))
+            (to_rows,) = torch.autograd.grad(log_prob, rows, _of_each(grad * weight, shape), create_graph=True)
+        else:
+            to_rows = _of_each(grad, shape[1:])[:, None] * score
+        return to_loss, to_rows, None, None
+
+
+def _of_each(x: Tensor, shape: torch.Size) -> Tensor:
+    """Numbers of items for all the structures that each of them has, flattened: (structures,)."""
+    for _ in range(len(shape) - x.dim()):
+        x = x.unsqueeze(-1)
+    return x.expand(shape).reshape(shape.numel())

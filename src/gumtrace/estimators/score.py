@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from gumtrace.estimators.base import Estimator, Objective, advantage, checked_leave_one_out, joined
+from gumtrace.estimators.inject import TraceScore
 from gumtrace.estimators.objectives import OnTrace
 from gumtrace.estimators.terms import DecisionTerms
+from gumtrace.kernels.derivatives import computes_ahead
 from gumtrace.kernels.operators import is_plain
 from gumtrace.structures.base import Structure
+from gumtrace.structures.joint import split
 from gumtrace.traces.trace import Trace
 
 
@@ -47,7 +50,9 @@ class ScoreEstimator(Estimator):
         if type(self).surrogate_loss is not ScoreEstimator.surrogate_loss:
             return super().estimate(dist, objective, context, generator)
         trace, score = self.draw(dist, generator)
-        loss = self.evaluate(dist, objective, trace)
+        return self._joined(self.evaluate(dist, objective, trace), score)
+
+    def _joined(self, loss: Tensor, score: Tensor) -> Tensor:
         if is_plain([loss, score]):
             return _Scored.apply(loss, score, self.leave_one_out)  # type: ignore[return-value]
         return joined(loss, self._surrogate(loss, score))
@@ -125,6 +130,25 @@ class TraceREINFORCE(ScoreEstimator):
 
     label = "T-REINFORCE+"
     for_shards = True
+
+    def estimate(self, dist, objective, context, generator):
+        """Of small batches on CUDA, Σ (L - b) ∇ log P(T) is computed here, with the value."""
+        base, _ = split(type(self).__name__, dist)
+        usual = self._is_usual() and type(base).trace_log_prob is Structure.trace_log_prob
+        rows = base._rows()
+        if not (usual and rows.requires_grad and computes_ahead(base._geometry, rows, self.samples * len(rows))):
+            return super().estimate(dist, objective, context, generator)
+        trace = dist.sample_trace((self.samples,), generator=generator)
+        base._check_trace(trace)
+        loss = self.evaluate(dist, objective, trace)
+        if loss.dtype == rows.dtype and is_plain([loss]):
+            return TraceScore.apply(loss, rows, trace, self.leave_one_out)
+        return self._joined(loss, dist.trace_log_prob(trace))
+
+    def _is_usual(self) -> bool:
+        """Whether nobody draws or weighs in another way, in a subclass say."""
+        ways = ("draw", "surrogate_loss")
+        return all(getattr(getattr(self, way), "__func__", None) is getattr(TraceREINFORCE, way) for way in ways)
 
     def draw(self, dist, generator):
         trace = dist.sample_trace((self.samples,), generator=generator)

@@ -39,22 +39,24 @@ def _perturb_backward(ctx, grad):
     return None, _sum_samples(grad.masked_fill(g.isneginf(), 0.0), ctx.batch), None, None
 
 
+def computes_ahead(geometry: Geometry, logits: Tensor, items: int) -> bool:
+    """Whether the gradient of log P(T) is computed with the value, so that one multiplication is left to backward.
+
+    On CUDA torch runs backward in a thread of its own, where Python takes several times as long as in that of the
+    caller, as all it needs is in the cache of another core; and small batches wait for it.
+    """
+    host_bound = getattr(backend(logits.device.type), "host_bound", None)
+    return host_bound is not None and is_plain([logits]) and host_bound(geometry, items)
+
+
 def _save_log_prob(ctx, inputs, output):
     ctx.geometry, logits, winners, links = inputs
-    ctx.save_for_backward(logits, winners, links, output[1], _scores_ahead(*inputs, output[1]))
+    kept, scores, items = output[1], None, winners.shape[0]
+    if computes_ahead(ctx.geometry, logits, items):
+        item_scores, ones = backend(logits.device.type).item_scores, logits.new_ones(items)
+        scores = run(item_scores, ctx.geometry, logits.detach(), winners, links, kept, ones)
+    ctx.save_for_backward(logits, winners, links, kept, scores)
     ctx.set_materialize_grads(False)  # no zeros for results without a gradient
-
-
-def _scores_ahead(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, kept: Tensor) -> Tensor | None:
-    """∇ log P(T) of each item, if it is small, on devices whose backward runs in a thread of torch's own.
-
-    There Python takes several times as long as in the thread of the caller, as its data are in another core's cache;
-    and small batches wait for it. So that one multiplication is left to backward.
-    """
-    small_scores = getattr(backend(logits.device.type), "small_scores", None)
-    if small_scores is None or not is_plain([logits]):
-        return None
-    return run(small_scores, geometry, logits.detach(), winners, links, kept)
 
 
 def _log_prob_backward(ctx, grad, _):

@@ -152,17 +152,20 @@ def log_totals(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tenso
 def log_prob_grad(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, kept: Tensor, grad: Tensor):
     if not served(geometry):
         return cpu.log_prob_grad(geometry, logits, winners, links, kept, grad)
-    return _sum_samples(_item_scores(geometry, logits, winners, links, kept, grad), logits)
+    return _sum_samples(item_scores(geometry, logits, winners, links, kept, grad), logits)
 
 
-def small_scores(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, kept: Tensor) -> Tensor | None:
-    """∇ log P(T) of each item, (items, keys), where the host takes longer to ask for it than the device to find it.
-    None where it is larger, and inside a CUDA graph, where the host has nothing to do."""
-    items = winners.shape[0]
-    if items * geometry.keys > SMALL or not served(geometry) or torch.cuda.is_current_stream_capturing():
-        return None
-    grad = torch.ones(items, dtype=logits.dtype, device=logits.device)
-    return _item_scores(geometry, logits, winners, links, kept, grad)
+def item_scores(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, kept: Tensor, grad: Tensor):
+    """∇ log P(T) of each item times a number of its own, (items, keys)."""
+    out = _new_keys(geometry, logits, winners.shape[0])
+    _down(geometry, winners, links, formula.GRAD, alpha=kept, h=grad, beta=logits, grad=grad, out=out)
+    return out
+
+
+def host_bound(geometry: Geometry, items: int) -> bool:
+    """Whether the host takes longer to launch kernels on all keys of such items than the device to run them. Inside a
+    CUDA graph it does not launch any."""
+    return items * geometry.keys <= SMALL and served(geometry) and not torch.cuda.is_current_stream_capturing()
 
 
 def decisions(geometry: Geometry, logits: Tensor, gains: Tensor, winners: Tensor, links: Tensor):
@@ -267,13 +270,6 @@ def _down(
     if winners.shape[0] > 0:
         kernel = STRUCTURES[type(geometry)].down
         kernel(geometry, winners, links, mode, alpha, h, beta, grad, g, out, more, seed, stream)
-
-
-def _item_scores(geometry: Geometry, logits: Tensor, winners, links, kept: Tensor, grad: Tensor) -> Tensor:
-    """The gradient of log P(T) of each item, times a number of its own."""
-    out = _new_keys(geometry, logits, winners.shape[0])
-    _down(geometry, winners, links, formula.GRAD, alpha=kept, h=grad, beta=logits, grad=grad, out=out)
-    return out
 
 
 def _sum_samples(x: Tensor, logits: Tensor) -> Tensor:
