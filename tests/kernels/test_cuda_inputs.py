@@ -149,3 +149,24 @@ def test_permutations_under_another_mask(block, several, monkeypatch):
     for name, value in results(cpu, geometry, x, *trace).items():
         if not name.startswith("conditional"):  # other noise
             same(ours[name], value)
+
+
+LIMITS = [
+    ("Subset", "subset", "LONGEST"),
+    ("Permutation", "subset", "LONGEST"),
+    ("Matching", "matching", "WIDEST"),
+    ("SpanningTree", "spanning_tree", "MOST_NODES"),
+    ("Arborescence", "arborescence", "LARGEST"),
+    ("BinaryTree", "binary_tree", "LARGEST"),
+]
+
+
+@pytest.mark.parametrize(("name", "module", "limit"), LIMITS, ids=[name for name, *_ in LIMITS])
+def test_an_item_beyond_a_kernel_is_copied_with_a_warning(name, module, limit, monkeypatch):
+    geometry = next(g for g in GEOMETRIES.values() if type(g).__name__ == f"{name}Geometry" and g.decisions > 1)
+    g = torch.randn(2, geometry.keys, generator=seeded(1))
+    monkeypatch.setattr(getattr(cuda, module), limit, 1)
+    with pytest.warns(UserWarning, match=rf"no CUDA kernel for a {name} of this size .* copied to the CPU and back"):
+        ours = cuda.trace(geometry, *on(DEVICE, g), None)
+    expected = cpu.trace(geometry, g, None)
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(ours, expected, strict=True))

@@ -178,6 +178,15 @@ def test_items_without_a_kernel_are_refused_inside_a_cuda_graph():
     cannot[0, 1] = True
     dist = gt.SpanningTree(torch.zeros(4, 4, device="cuda"), components=2, validate_args=False)
     dist = dist.constrained(cannot_link=cannot)
+    check_refusal(dist)
+
+
+@pytest.mark.filterwarnings("ignore:gumtrace has no CUDA kernel")
+def test_larger_items_are_refused_inside_a_cuda_graph():
+    check_refusal(gt.BinaryTree(torch.zeros(1, 3000, device="cuda"), validate_args=False))
+
+
+def check_refusal(dist):
     dist.sample_trace()
     with pytest.raises(RuntimeError, match="a CUDA graph cannot record"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         dist.sample_trace()

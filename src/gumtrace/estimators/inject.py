@@ -66,9 +66,9 @@ class TraceScore(torch.autograd.Function):
     def forward(ctx, loss: Tensor, rows: Tensor, trace: Trace, leave_one_out: bool):
         mean, ctx.samples, ctx.layout = loss.mean(0), loss.shape[0], trace.layout
         weight = (loss - mean).div_(ctx.samples - 1) if leave_one_out else loss / ctx.samples
-        _, kept = ops.log_prob(trace.layout.geometry, rows, *trace.rows())
-        of_each = _of_each(weight, trace.shape)
-        score = ops.log_prob_grad(trace.layout.geometry, rows, *trace.rows(), kept, of_each)
+        geometry, (winners, links) = trace.layout.geometry, trace.rows()
+        _, kept = ops.log_prob(geometry, rows, winners, links)
+        score = ops.log_prob_grad(geometry, rows, winners, links, kept, _of_each(weight, trace.shape))
         ctx.save_for_backward(rows, weight, score, trace.choices, trace.links)
         return mean
 

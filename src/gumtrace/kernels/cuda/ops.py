@@ -3,6 +3,7 @@
 What no kernel here serves is copied to the CPU and back: forests with links, a user's recursion, and items beyond a
 kernel's range."""
 
+import warnings
 from types import ModuleType
 
 import torch
@@ -70,9 +71,18 @@ RANGES = {  # for `gumtrace.backends()`
 
 
 def served(geometry: Geometry) -> bool:
-    """Whether a kernel here takes such items."""
+    """Whether a kernel here takes such items. Larger ones come as a surprise: a warning, of which Python shows the
+    first."""
     structure = STRUCTURES.get(type(geometry))
-    return structure is not None and structure.serves(geometry)
+    if structure is None or structure.serves(geometry):
+        return structure is not None
+    name = type(geometry).__name__.removesuffix("Geometry")
+    warnings.warn(
+        f"gumtrace has no CUDA kernel for a {name} of this size (gumtrace.backends() lists the largest items): it is "
+        "copied to the CPU and back at every call",
+        stacklevel=2,
+    )
+    return False
 
 
 def _new_trace(geometry: Geometry, like: Tensor, items: int) -> tuple[Tensor, Tensor, Tensor]:
