@@ -10,6 +10,7 @@ from torch.distributions import Independent
 
 import gumtrace as gt
 from gumtrace import estimators as E
+from gumtrace.estimators import score
 from gumtrace.estimators.base import joined
 from gumtrace.kernels.cuda import ops as cuda
 from gumtrace.structures.joint import as_structure
@@ -60,10 +61,10 @@ def test_the_same_numbers_up_to_rounding(samples, leave_one_out, dtype, structur
 
 def test_nothing_is_launched_in_backward(monkeypatch):
     logits = leaf(3, 9)
-    loss = E.TraceREINFORCE()(gt.Permutation(logits), first).sum()
-    wide = E.TraceREINFORCE()(gt.Permutation(logits), lambda x: first(x).to(logits.dtype)).sum()
+    wide = E.TraceREINFORCE()(gt.Permutation(logits), first).sum()  # losses of another dtype take more than one node
+    loss = E.TraceREINFORCE()(gt.Permutation(logits), lambda x: first(x).to(logits.dtype)).sum()
     monkeypatch.delattr(cuda, "_down")
-    for one in (loss, wide):  # losses of another dtype than logits take more than one node
+    for one in (loss, wide):
         (grad,) = torch.autograd.grad(one, logits)
         assert grad.isfinite().all()
 
@@ -71,8 +72,8 @@ def test_nothing_is_launched_in_backward(monkeypatch):
 def test_large_batches_are_left_to_backward(monkeypatch):
     monkeypatch.setattr(cuda, "SMALL", 2 * 3 * 9)
     d = gt.Permutation(leaf(3, 9))
-    names = [E.TraceREINFORCE(samples=k)(d, lambda x: x[..., 0].float()).grad_fn.name() for k in (2, 3)]
-    assert names == [AHEAD, "_ScoredBackward"]
+    losses = [E.TraceREINFORCE(samples=k)(d, lambda x: x[..., 0].float()) for k in (2, 3)]
+    assert [loss.grad_fn.name() for loss in losses] == [AHEAD, "_ScoredBackward"]
 
 
 def test_no_score_where_logits_need_no_gradient():
@@ -96,6 +97,7 @@ def test_what_the_score_keeps_is_known_to_torch():
 
 
 def test_gradients_of_a_batch_of_weights():
+    """What is left to backward, torch can map; the kernels of larger batches it cannot."""
     logits = leaf(3, 9)
     loss = E.TraceREINFORCE(samples=2)(gt.Permutation(logits), lambda x: x[..., 0].float(), generator=seeded(2))
     weights = torch.eye(3, device=DEVICE)
@@ -141,6 +143,36 @@ def test_a_structure_with_a_log_probability_of_its_own():
     ]
     grads = [torch.autograd.grad(loss, logits)[0] for loss in losses]
     torch.testing.assert_close(2 * grads[0], grads[1])
+
+
+def test_a_log_probability_that_was_replaced():
+    d = gt.Permutation(leaf(3, 9))
+    d.trace_log_prob = lambda trace: torch.zeros(trace.shape, device=DEVICE).requires_grad_()
+    loss = E.TraceREINFORCE()(d, lambda x: x[..., 0].float())
+    assert loss.grad_fn.name() == "_ScoredBackward"
+
+
+@kernelcases.needs_cuda("the interpreter has one device")
+@pytest.mark.gpu
+def test_losses_on_the_cpu():
+    """A kernel would take their address for one on the device."""
+    d = gt.Permutation(leaf(3, 9), validate_args=False)
+    loss = E.TraceREINFORCE()(d, lambda x: x[..., 0].float().cpu())
+    assert loss.grad_fn.name() == "_ScoredBackward"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, in its compiler
+def test_compiled_code_leaves_it_to_backward(monkeypatch):
+    """Whatever torch.compile makes of methods."""
+    monkeypatch.setattr(score, "_is_method", lambda method, function: True)
+    logits = leaf(3, 9)
+
+    def estimate(x):
+        return E.TraceREINFORCE()(gt.Permutation(x, validate_args=False), lambda x: x[..., 0].float()).sum()
+
+    torch._dynamo.reset()
+    torch.compile(estimate, fullgraph=True, backend="aot_eager")(logits).backward()
+    assert logits.grad.isfinite().all()
 
 
 def test_a_structure_that_writes_into_its_traces():

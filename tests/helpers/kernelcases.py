@@ -9,7 +9,7 @@ from common import seeded
 
 pytest.importorskip("triton", reason="needs triton: it comes with CUDA builds of torch, or pip install triton")
 
-from gumtrace.kernels import derivatives, operators
+from gumtrace.kernels import derivatives, operators, ops
 from gumtrace.kernels.cpu import ops as cpu
 from gumtrace.kernels.cuda import ops as cuda
 from gumtrace.kernels.cuda import spanning_tree_trace
@@ -50,7 +50,7 @@ RECORDED = needs_cuda("CUDA graphs are recorded by its driver, and Triton's inte
 def served_by_triton(monkeypatch):
     """Tensors on the CPU as if they were on CUDA, where there is none."""
     if DEVICE == "cpu":
-        for module in (derivatives, operators):
+        for module in (derivatives, operators, ops):
             monkeypatch.setattr(module, "backend", lambda device_type: cuda)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 

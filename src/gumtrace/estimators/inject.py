@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from gumtrace.kernels import ops
 from gumtrace.traces import formula
 from gumtrace.traces.trace import Trace
 
@@ -56,7 +55,8 @@ class _Final(torch.autograd.Function):
 
 
 class TraceScore(torch.autograd.Function):
-    """`joined` of losses and the surrogate of T-REINFORCE, up to rounding: the mean of losses (samples, *batch).
+    """What `estimators.base.joined` makes of losses (samples, *batch) and the surrogate of T-REINFORCE, up to rounding:
+    their mean.
 
     Σ (L - b) ∇ log P(T) is computed at once, so that one multiplication is left to backward. `rows` are the log-rates
     (structures, keys), of all structures of the first item, then of the second and so on, of the same dtype as losses.
@@ -66,27 +66,28 @@ class TraceScore(torch.autograd.Function):
     def forward(ctx, loss: Tensor, rows: Tensor, trace: Trace, leave_one_out: bool):
         mean, ctx.samples, ctx.layout = loss.mean(0), loss.shape[0], trace.layout
         weight = (loss - mean).div_(ctx.samples - 1) if leave_one_out else loss / ctx.samples
-        geometry, (winners, links) = trace.layout.geometry, trace.rows()
-        _, kept = ops.log_prob(geometry, rows, winners, links)
-        score = ops.log_prob_grad(geometry, rows, winners, links, kept, _of_each(weight, trace.shape))
+        score = formula.score(rows, trace, _for_structures(weight, trace.shape))
         ctx.save_for_backward(rows, weight, score, trace.choices, trace.links)
         return mean
 
     @staticmethod
     def backward(ctx, *grads):
+        grad, (of_loss, of_rows, *_) = grads[0], ctx.needs_input_grad
+        to_loss = (grad / ctx.samples).expand(ctx.samples, *grad.shape) if of_loss else None
+        if not of_rows:
+            return to_loss, None, None, None
         rows, weight, score, choices, links = ctx.saved_tensors
-        (grad,), shape = grads, links.shape[:-1]  # samples + batch, and structures of an item
-        to_loss = (grad / ctx.samples).expand(ctx.samples, *grad.shape) if ctx.needs_input_grad[0] else None
+        shape = links.shape[:-1]  # samples + batch, and structures of an item
         if torch.is_grad_enabled():  # with create_graph=True
-            log_prob = formula.trace_log_prob(rows, Trace(ctx.layout, choices, links))
-            (to_rows,) = torch.autograd.grad(log_prob, rows, _of_each(grad * weight, shape), create_graph=True)
+            trace = Trace(ctx.layout, choices, links)
+            to_rows = formula.score(rows, trace, _for_structures(grad * weight, shape))
         else:
-            to_rows = _of_each(grad, shape[1:])[:, None] * score
+            to_rows = _for_structures(grad, shape[1:])[:, None] * score
         return to_loss, to_rows, None, None
 
 
-def _of_each(x: Tensor, shape: torch.Size) -> Tensor:
-    """Numbers of items for all the structures that each of them has, flattened: (structures,)."""
+def _for_structures(x: Tensor, shape: torch.Size) -> Tensor:
+    """Numbers of items, for each of the structures that an item has, flattened."""
     for _ in range(len(shape) - x.dim()):
         x = x.unsqueeze(-1)
     return x.expand(shape).reshape(shape.numel())

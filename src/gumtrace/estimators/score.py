@@ -14,8 +14,8 @@ from gumtrace.estimators.base import Estimator, Objective, advantage, checked_le
 from gumtrace.estimators.inject import TraceScore
 from gumtrace.estimators.objectives import OnTrace
 from gumtrace.estimators.terms import DecisionTerms
-from gumtrace.kernels.derivatives import computes_ahead
 from gumtrace.kernels.operators import is_plain
+from gumtrace.kernels.ops import computes_ahead
 from gumtrace.structures.base import Structure
 from gumtrace.structures.joint import split
 from gumtrace.traces.trace import Trace
@@ -50,9 +50,9 @@ class ScoreEstimator(Estimator):
         if type(self).surrogate_loss is not ScoreEstimator.surrogate_loss:
             return super().estimate(dist, objective, context, generator)
         trace, score = self.draw(dist, generator)
-        return self._joined(self.evaluate(dist, objective, trace), score)
+        return self._with_score(self.evaluate(dist, objective, trace), score)
 
-    def _joined(self, loss: Tensor, score: Tensor) -> Tensor:
+    def _with_score(self, loss: Tensor, score: Tensor) -> Tensor:
         if is_plain([loss, score]):
             return _Scored.apply(loss, score, self.leave_one_out)  # type: ignore[return-value]
         return joined(loss, self._surrogate(loss, score))
@@ -89,6 +89,11 @@ class _Scored(torch.autograd.Function):
         mean = grad / weight.shape[0] if of_loss or not ctx.divided else grad
         to_score = (grad if ctx.divided else mean) * weight if of_score else None
         return mean.expand(weight.shape) if of_loss else None, to_score, None
+
+
+def _is_method(method: Any, function: Any) -> bool:
+    """Whether a method is this function's, and nobody has put another in its place."""
+    return getattr(method, "__func__", None) is function
 
 
 class NoiseREINFORCE(ScoreEstimator):
@@ -134,21 +139,23 @@ class TraceREINFORCE(ScoreEstimator):
     def estimate(self, dist, objective, context, generator):
         """Of small batches on CUDA, Σ (L - b) ∇ log P(T) is computed here, with the value."""
         base, _ = split(type(self).__name__, dist)
-        usual = self._is_usual() and type(base).trace_log_prob is Structure.trace_log_prob
-        rows = base._rows()
-        if not (usual and rows.requires_grad and computes_ahead(base._geometry, rows, self.samples * len(rows))):
+        if not (base.log_rates.requires_grad and self._computes_ahead(base)):
             return super().estimate(dist, objective, context, generator)
         trace = dist.sample_trace((self.samples,), generator=generator)
         base._check_trace(trace)
-        loss = self.evaluate(dist, objective, trace)
-        if loss.dtype == rows.dtype and is_plain([loss]):
+        loss, rows = self.evaluate(dist, objective, trace), base._rows()
+        if (loss.dtype, loss.device) == (rows.dtype, rows.device) and is_plain([loss]):
             return TraceScore.apply(loss, rows, trace, self.leave_one_out)
-        return self._joined(loss, dist.trace_log_prob(trace))
+        return self._with_score(loss, dist.trace_log_prob(trace))
 
-    def _is_usual(self) -> bool:
-        """Whether nobody draws or weighs in another way, in a subclass say."""
-        ways = ("draw", "surrogate_loss")
-        return all(getattr(getattr(self, way), "__func__", None) is getattr(TraceREINFORCE, way) for way in ways)
+    def _computes_ahead(self, base: Structure) -> bool:
+        """Not where somebody draws, weighs or scores in another way: in a subclass, say."""
+        return (
+            computes_ahead(base._geometry, base.log_rates, self.samples * base.batch_shape.numel())
+            and _is_method(self.draw, TraceREINFORCE.draw)
+            and _is_method(self.surrogate_loss, ScoreEstimator.surrogate_loss)
+            and _is_method(base.trace_log_prob, Structure.trace_log_prob)
+        )
 
     def draw(self, dist, generator):
         trace = dist.sample_trace((self.samples,), generator=generator)

@@ -1,8 +1,9 @@
 """Which kernels serve tensors on which device.
 
 A backend is a module with a function for each kernel it has, under the names and with the arguments of
-`gumtrace.kernels.cpu.ops`, which has them all. It is imported when first used: numba and triton are slow to load. CUDA
-has one of its own; tensors on any other device are copied to the CPU and back.
+`gumtrace.kernels.cpu.ops`, which has them all but those that say how its device is best used (`served`, `host_bound`
+and what it needs). It is imported when first used: numba and triton are slow to load. CUDA has one of its own; tensors
+on any other device are copied to the CPU and back.
 """
 
 import os

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from gumtrace.kernels.backends import backend
 from gumtrace.kernels.geometry import BinaryTreeGeometry, Geometry
-from gumtrace.kernels.operators import is_plain, run
+from gumtrace.kernels.operators import run
 from gumtrace.kernels.ops import (
+    computes_ahead,
     conditional,
     conditional_grad,
     decisions,
@@ -39,22 +40,12 @@ def _perturb_backward(ctx, grad):
     return None, _sum_samples(grad.masked_fill(g.isneginf(), 0.0), ctx.batch), None, None
 
 
-def computes_ahead(geometry: Geometry, logits: Tensor, items: int) -> bool:
-    """Whether the gradient of log P(T) is computed with the value, so that one multiplication is left to backward.
-
-    On CUDA torch runs backward in a thread of its own, where Python takes several times as long as in that of the
-    caller, as all it needs is in the cache of another core; and small batches wait for it.
-    """
-    host_bound = getattr(backend(logits.device.type), "host_bound", None)
-    return host_bound is not None and is_plain([logits]) and host_bound(geometry, items)
-
-
 def _save_log_prob(ctx, inputs, output):
     ctx.geometry, logits, winners, links = inputs
     kept, scores, items = output[1], None, winners.shape[0]
     if computes_ahead(ctx.geometry, logits, items):
         item_scores, ones = backend(logits.device.type).item_scores, logits.new_ones(items)
-        scores = run(item_scores, ctx.geometry, logits.detach(), winners, links, kept, ones)
+        scores = run(item_scores, ctx.geometry, logits, winners, links, kept, ones)
     ctx.save_for_backward(logits, winners, links, kept, scores)
     ctx.set_materialize_grads(False)  # no zeros for results without a gradient
 
@@ -64,18 +55,24 @@ def _log_prob_backward(ctx, grad, _):
         return (None,) * 4
     logits, winners, links, kept, scores = ctx.saved_tensors
     if torch.is_grad_enabled():
-        x = repeat(logits, winners.shape[0])
-        totals = log_totals(ctx.geometry, x, winners, links)
-        lost = to_keys(ctx.geometry, winners, links, -totals, x, grad[:, None].expand_as(totals))
-        won = _won(ctx.geometry, winners, links).to(x.dtype)
-        to_logits = _sum_samples(won * grad[:, None] - lost, logits.shape[0])
-    elif scores is not None:
+        to_logits = score(ctx.geometry, logits, winners, links, grad)
+    elif scores is None:
+        to_logits = log_prob_grad(ctx.geometry, logits, winners, links, kept, grad)
+    else:
         to_logits = scores * grad[:, None]
         if len(scores) != len(logits):
             to_logits = _sum_samples(to_logits, len(logits))
-    else:
-        to_logits = log_prob_grad(ctx.geometry, logits, winners, links, kept, grad)
     return None, to_logits, None, None
+
+
+def score(geometry: Geometry, logits: Tensor, winners: Tensor, links: Tensor, weight: Tensor) -> Tensor:
+    """Σ weight ∇ log P(T) over the samples, (batch, keys), for a weight of each item: `log_prob_grad`, written so that
+    it can be differentiated."""
+    x = repeat(logits, winners.shape[0])
+    totals = log_totals(geometry, x, winners, links)
+    lost = to_keys(geometry, winners, links, -totals, x, weight[:, None].expand_as(totals))
+    won = _won(geometry, winners, links).to(x.dtype)
+    return _sum_samples(won * weight[:, None] - lost, logits.shape[0])
 
 
 def _save_decisions(ctx, inputs, output):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gumtrace.kernels.backends import backend
 from gumtrace.kernels.geometry import Geometry
-from gumtrace.kernels.operators import Operator
+from gumtrace.kernels.operators import Operator, is_plain
 from gumtrace.kernels.vmap import Kind
 
 ROWS, ITEMS, SIZES, NUMBER, SEED, DTYPE = Kind
@@ -35,6 +35,19 @@ def new_seed(device: torch.device, generator: torch.Generator | None) -> Tensor:
         source = torch.device("cpu")
     seed = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=source, generator=generator)
     return seed.to(device)
+
+
+def computes_ahead(geometry: Geometry, logits: Tensor, items: int) -> bool:
+    """Whether the gradient of log P(T) of so many items is computed with the value, so that one multiplication is left
+    to backward.
+
+    On CUDA torch runs backward in a thread of its own, where Python takes several times as long as in that of the
+    caller, as all it needs is in the cache of another core; and small batches wait for it.
+    """
+    if not is_plain([logits]):
+        return False
+    host_bound = getattr(backend(logits.device.type), "host_bound", None)
+    return host_bound is not None and host_bound(geometry, items)
 
 
 def repeat(logits: Tensor, items: int) -> Tensor:

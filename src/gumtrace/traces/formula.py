@@ -9,7 +9,7 @@ The kernels compute it, and `gumtrace.kernels.derivatives` its gradients.
 import torch
 from torch import Tensor
 
-from gumtrace.kernels import ops
+from gumtrace.kernels import derivatives, ops
 from gumtrace.kernels.geometry import Geometry
 from gumtrace.traces.trace import Trace
 
@@ -19,6 +19,16 @@ from gumtrace.traces.trace import Trace
 def trace_log_prob(logits: Tensor, trace: Trace) -> Tensor:
     """log P(T), (items,)."""
     return ops.log_prob(trace.layout.geometry, logits, *trace.rows())[0]
+
+
+def score(logits: Tensor, trace: Trace, weight: Tensor) -> Tensor:
+    """Σ weight ∇ log P(T) over the samples, (batch, keys), for weights (items,). It can be differentiated where a graph
+    is being made."""
+    geometry, (winners, links) = trace.layout.geometry, trace.rows()
+    if torch.is_grad_enabled():
+        return derivatives.score(geometry, logits, winners, links, weight)
+    _, kept = ops.log_prob(geometry, logits, winners, links)
+    return ops.log_prob_grad(geometry, logits, winners, links, kept, weight)
 
 
 def conditional(
