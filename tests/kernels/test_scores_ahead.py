@@ -8,7 +8,9 @@ from common import seeded
 from kernelcases import DEVICE, RECORDED
 
 import gumtrace as gt
+from gumtrace.kernels import ops
 from gumtrace.kernels.cuda import ops as cuda
+from gumtrace.kernels.geometry import flatten_geometry
 
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("served_by_triton")]
 
@@ -100,6 +102,18 @@ def test_in_transforms():
     expected = torch.autograd.grad(total(x), x)[0]
     torch.testing.assert_close(torch.func.grad(total)(x), expected, **CLOSE)
     torch.testing.assert_close(torch.func.jacrev(total)(x), expected, **CLOSE)
+
+
+def test_none_are_computed_ahead_where_torch_may_trace(monkeypatch):
+    """Nor in the operator that is registered with torch, whatever calls it."""
+    x = torch.randn(2, 12, generator=seeded(1)).to(DEVICE).requires_grad_()
+    d = gt.Subset(x, 4)
+    winners, links = d.sample_trace().rows()
+    monkeypatch.delattr(cuda, "item_scores")
+    with pytest.raises(AttributeError, match="item_scores"):
+        ops.log_prob(d._geometry, x, winners, links)
+    log_prob, _ = ops.log_prob.registered(*flatten_geometry(d._geometry), x, winners, links)
+    assert log_prob.isfinite().all()
 
 
 @RECORDED

@@ -98,6 +98,7 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx, operator: Operator, geometry: Geometry, *args):
         results = operator.run(args[0].device.type, geometry, *args)
+        ctx.is_eager = True  # nothing traces or maps what is computed here
         _keep(ctx, operator, (geometry, *args), results)
         return results
 
