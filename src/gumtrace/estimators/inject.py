@@ -82,12 +82,12 @@ class TraceScore(torch.autograd.Function):
             trace = Trace(ctx.layout, choices, links)
             to_rows = formula.score(rows, trace, _for_structures(grad * weight, shape))
         else:
-            to_rows = _for_structures(grad, shape[1:])[:, None] * score
+            to_rows = _for_structures(grad, shape[1:]).unsqueeze(-1) * score
         return to_loss, to_rows, None, None
 
 
 def _for_structures(x: Tensor, shape: torch.Size) -> Tensor:
     """Numbers of items, for each of the structures that an item has, flattened."""
-    for _ in range(len(shape) - x.dim()):
-        x = x.unsqueeze(-1)
-    return x.expand(shape).reshape(shape.numel())
+    if len(shape) > x.dim():
+        x = x[(..., *[None] * (len(shape) - x.dim()))].expand(shape)
+    return x if x.dim() == 1 else x.reshape(shape.numel())

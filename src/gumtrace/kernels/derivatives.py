@@ -46,6 +46,7 @@ def _save_log_prob(ctx, inputs, output):
     if getattr(ctx, "is_eager", False) and computes_ahead(ctx.geometry, logits, items):
         item_scores, ones = backend(logits.device.type).item_scores, logits.new_ones(items)
         scores = run(item_scores, ctx.geometry, logits, winners, links, kept, ones)
+        kept = None  # has served
     ctx.save_for_backward(logits, winners, links, kept, scores)
     ctx.set_materialize_grads(False)  # no zeros for results without a gradient
 
@@ -59,9 +60,9 @@ def _log_prob_backward(ctx, grad, _):
     elif scores is None:
         to_logits = log_prob_grad(ctx.geometry, logits, winners, links, kept, grad)
     else:
-        to_logits = scores * grad[:, None]
-        if len(scores) != len(logits):
-            to_logits = _sum_samples(to_logits, len(logits))
+        to_logits = scores * grad.unsqueeze(-1)
+        if scores.shape != logits.shape:
+            to_logits = _sum_samples(to_logits, logits.shape[0])
     return None, to_logits, None, None
 
 
