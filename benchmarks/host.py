@@ -97,7 +97,7 @@ HEADS = {"plain": "torch alone", "step": "step", "call": "estimator", "update": 
 
 
 def table(results: dict, again: dict) -> str:
-    """One row for each structure, milliseconds; below it what another machine of the kind took."""
+    """One row for each structure, milliseconds; below it what a second recording found."""
     machine, ms = results["machine"], _milliseconds(results)
     lines = [
         f"Milliseconds of an eager call for a batch of {BATCH} small items, by default, and behind the arrow with "
@@ -115,7 +115,7 @@ def table(results: dict, again: dict) -> str:
     ranges = (f"{head} {' → '.join(_range(again, thread, call) for thread in THREADS)}" for call, head in HEADS.items())
     lines += [
         "",
-        f"Recorded again on another machine with the same GPU ({again['machine']['date']}), in milliseconds, ",
+        f"The host is shared, and torch alone shows how fast it is. Recorded again ({again['machine']['date']}), in ms, ",
     ]
     lines[-1] += f"from the fastest structure to the slowest: {', '.join(ranges)}."
     return "\n".join(lines) + "\n"
