@@ -97,7 +97,8 @@ class Config:
     """Precision of matrix products on CUDA. On a CPU, tf32 means float32."""
     curriculum: str = ""
     """START:EVERY, easy items first: batches have items up to the difficulty START, and up to one more every EVERY
-    iterations. For listops, whose difficulty is the number of tokens, 12:500. Without: no curriculum."""
+    iterations. For listops, whose difficulty is the number of tokens, 12:500: all items from iteration 19,000 on.
+    Without: no curriculum."""
     shards: int = 1
     """Parts of a batch, each with its own noise and batch statistics; with several processes they are distributed."""
 

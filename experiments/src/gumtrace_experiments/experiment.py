@@ -119,8 +119,8 @@ class Experiment(nn.Module, ABC):
 
     @staticmethod
     def difficulty(data: Any) -> Tensor | None:
-        """How difficult each item of the training set is, (items,) in any units, for `--curriculum`. None: it is not
-        known, and there is no curriculum."""
+        """How difficult each item of the training set is, (items,) in any units, for `--curriculum`. Without it there
+        is no curriculum."""
         return None
 
     @staticmethod

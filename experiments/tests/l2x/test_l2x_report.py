@@ -143,7 +143,7 @@ def test_relaxations_have_rows_and_lines_of_their_own(tmp_path):
     assert [len(choice.tried) for choice in found] == [1] * 4 + [4]  # a relaxation is no matter of T-REINFORCE+
     files = curves.draw(records, REPORT, "explained", tmp_path)
     assert [file.name for file in files] == ["mse.png", "precision.png", "explained.png"]
-    figure = curves._figure(found, REPORT.columns[0], 0, curves._colours(found))
+    figure = curves._figure(found, REPORT.columns[0], 0, {})
     assert [text.get_text() for text in figure.legends[0].get_texts()] == names
 
 

@@ -130,6 +130,16 @@ def test_a_damaged_file_of_times_is_one_line(body, tmp_path):
         load([tmp_path])
 
 
+def test_names_say_the_precision_where_there_are_several(tmp_path):
+    write_run(tmp_path / "sst", iterations=2000, precision=0.5, **SST)
+    write_run(tmp_path / "many", iterations=2000, **MANY)
+    about = json.loads((tmp_path / "many/seed-0/config.json").read_text())
+    about["config"]["precision"] = "bfloat16"
+    (tmp_path / "many/seed-0/config.json").write_text(json.dumps(about))
+    shown = equal_time.over_seconds(equal_time.entries(collect([tmp_path]), REPORT, "elbo", TIMES))
+    assert [choice.name for choice in shown] == ["SST, 128 × 1, tf32", "T-REINFORCE+, 128 × 8, bfloat16"]
+
+
 def test_curves_over_seconds(runs, monkeypatch):
     kept = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *args, **kwargs: kept.append(self))
@@ -138,7 +148,8 @@ def test_curves_over_seconds(runs, monkeypatch):
     (panel,) = [ax for ax in kept[1].axes if ax.get_visible()]
     assert panel.get_xlabel().startswith("seconds of updates alone")
     labelled = {line.get_label(): [*map(float, line.get_xdata())] for line in panel.lines}
-    assert labelled["SST"] == [1.25, 2.5, 3.75, 5.0]
-    assert labelled["T-REINFORCE+"] == [2.0, 4.0, 6.0, 8.0]
+    assert labelled["SST, 128 × 1"] == [1.25, 2.5, 3.75, 5.0]
+    assert labelled["T-REINFORCE+, 128 × 8"] == [2.0, 4.0, 6.0, 8.0]
+    assert "items × structures" in kept[1].legends[0].get_title().get_text()
     plain = curves.draw(collect([runs]), REPORT, "elbo", runs / "plots")
     assert [file.name for file in plain] == ["elbo.png", "precision.png"]

@@ -97,7 +97,6 @@ def test_panels(tmp_path, figures):
         assert all("hollow: not finished" in ax.get_xlabel() for ax in figure.axes)
     elbo, precision = (figure.axes[0] for figure in figures)
     assert elbo.yaxis_inverted()
-    assert precision.get_ylim()[0] == 0
     for ax, height in ((elbo, 1582.72), (precision, 87)):
         (line,) = [line for line in ax.lines if line.get_label() == "best mean of the paper"]
         assert line.get_ydata()[0] == height
@@ -122,6 +121,84 @@ def test_a_few_evaluations_that_are_far_off_do_not_set_the_axis(tmp_path, figure
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     curves.draw(collect([tmp_path]), REPORT, "elbo", tmp_path)
     assert max(figures[0].axes[0].get_ylim()) < 1e4
+
+
+def share_axis(folder, shares, figures, points=40):
+    """The limits of the axis of a share, for runs that rise to these."""
+    for seed, share in enumerate(shares):
+        write_run(folder, seed=seed, precision=share, points=points)
+    curves.draw(collect([folder]), REPORT, "elbo", folder)
+    return figures[1].axes[0].get_ylim()
+
+
+def test_the_axis_of_a_share_is_of_what_comes_late(tmp_path, figures):
+    """They rise like the iterations: what comes before a tenth, and the worst tenth of the rest, need not be seen."""
+    low, high = share_axis(tmp_path, [0.9, 0.8], figures)
+    assert 7 < low < 14  # at 7 of 40 evaluations the poorer one has 14
+    assert 90 < high < 100
+
+
+def test_a_poor_run_is_in_the_picture(tmp_path, figures):
+    """One run of five: no quantile over all of them may lose it. Its values do not change, so that all are late."""
+    for seed in range(5):
+        file = write_run(tmp_path, seed=seed, points=40, training="teacher-forced") / "metrics.jsonl"
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        for row in rows:
+            row["precision"] = 0.22 if seed == 3 else 0.98
+        rows[-1]["precision"] = 0.01  # a single evaluation
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    curves.draw(collect([tmp_path]), REPORT, "elbo", tmp_path)
+    low, high = figures[1].axes[0].get_ylim()
+    assert 10 < low < 22
+    assert 98 < high <= 102
+
+
+def test_small_differences_are_not_made_large(tmp_path, figures):
+    for name, settings in (("sst", {"estimator": "StochasticSoftmax"}), ("trace", {})):
+        file = write_run(tmp_path / name, points=40, nodes=9, **settings) / "metrics.jsonl"  # without a paper's line
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        level = 0.983 if settings else 0.984
+        file.write_text("".join(json.dumps({**row, "precision": level, "elbo": -100.0}) + "\n" for row in rows))
+    curves.draw(collect([tmp_path]), REPORT, "elbo", tmp_path)
+    low, high = figures[1].axes[0].get_ylim()
+    assert 5 < high - low < 8
+    elbo = figures[0].axes[0].get_ylim()
+    assert elbo[0] > 1.5 * elbo[1]
+
+
+def test_unusual_calls_are_compared_with_the_best_of_the_usual(tmp_path, figures):
+    """A panel of its own, that would have one line: the leader on validation, dashed, and the batch in the title."""
+    write_run(tmp_path / "sst", valid=-300.0, estimator="StochasticSoftmax")
+    write_run(tmp_path / "few", valid=-400.0)
+    write_run(tmp_path / "many", valid=-310.0, calls=2048, samples=16)
+    curves.draw(collect([tmp_path]), REPORT, "elbo", tmp_path)
+    for figure in figures:
+        usual, many = figure.axes
+        lines = [{line.get_label(): line for line in ax.lines} for ax in (usual, many)]
+        label = "SST, 128 × 1,\nfor comparison"
+        assert label not in lines[0]
+        assert lines[1][label].is_dashed()
+        assert lines[1][label].get_color() == lines[0]["SST"].get_color()
+        assert list(lines[1][label].get_ydata()) == list(lines[0]["SST"].get_ydata())
+        assert label in [text.get_text() for text in figure.legends[0].get_texts()]
+        assert "128 items × 16 structures" in many.get_title()
+        assert "calls" not in usual.get_title() + many.get_title()
+
+
+def test_titles_break_at_commas(tmp_path, figures):
+    write_run(tmp_path / "many", calls=2048, samples=16, iterations=20_000)
+    curves.draw(collect([tmp_path]), REPORT, "elbo", tmp_path)
+    lines = figures[0].axes[0].get_title().splitlines()
+    assert lines == [
+        "T = 10, unrolled training (the paper's protocol),",
+        "128 items × 16 structures, iterations = 20000",
+    ]
+
+
+def test_figures_say_what_their_lines_are(tmp_path, figures):
+    curves.draw(collect([runs(tmp_path)]), REPORT, "elbo", tmp_path)
+    words = figures[0].legends[0].get_title().get_text().splitlines()
+    assert words == ["thick: median of the seeds", "thin: single seeds", "panels have axes of their own"]
 
 
 def test_odd_runs_can_be_drawn(tmp_path, figures):

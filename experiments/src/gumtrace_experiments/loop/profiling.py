@@ -10,6 +10,7 @@ from torch.profiler import ProfilerActivity, record_function
 
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
+from gumtrace_experiments.loop.easy_first import check_difficulty
 from gumtrace_experiments.loop.update import BACKWARD, FORWARD, OPTIMISER, WARM_UP, Updater
 from gumtrace_experiments.loop.workers import Workers
 
@@ -32,6 +33,8 @@ def profile(
     Args:
         trace: a file for a timeline, to be looked at in chrome://tracing or Perfetto.
     """
+    if config.curriculum:
+        check_difficulty(experiment)
     with config.set_precision():
         return _profile(experiment, config, data, Workers(torch.device(device)), updates, compile, trace)
 

@@ -1,5 +1,6 @@
 """Train: one run per seed, side by side on one device, each in its own folder."""
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +13,7 @@ from gumtrace.benchmark.records import commit, machine
 from gumtrace.structures.checks import NotFinite
 from gumtrace_experiments.config import Config
 from gumtrace_experiments.experiment import Experiment
+from gumtrace_experiments.loop.easy_first import check_difficulty
 from gumtrace_experiments.loop.run import Run
 from gumtrace_experiments.loop.side_by_side import advance_all
 from gumtrace_experiments.loop.workers import Workers
@@ -71,6 +73,8 @@ def train_all(
         return []
     first = settings[0][0]
     _check_shared(experiment, [config for config, _ in settings])
+    if any(config.curriculum for config, _ in settings):
+        check_difficulty(experiment)
     workers = Workers(torch.device(device))
     loaded = experiment.load_data(first, data, workers.device)
     facts = {"experiment": experiment.name, "class": source(experiment), "machine": about_machine(workers.device)}
@@ -101,6 +105,8 @@ def train_all(
                 runs.append(Run(model, folder, workers, graph=graph))
                 if folder is None or not folder.is_new:
                     _resume(runs[-1], path)
+        if progress and workers.is_main:
+            _report_curricula(runs)
         advance_all(runs, progress and workers.is_main, watch, finish_one)
     workers.wait()  # a rank that ends its process while another one still works may abort in torch's clean-up
     in_turn = iter(runs)
@@ -118,6 +124,13 @@ def _check_shared(experiment: type[Experiment], configs: list[Config]) -> None:
             raise ValueError(
                 f"runs side by side share their data and precision, but {name} differs: {first!r}, {other[0]!r}"
             )
+
+
+def _report_curricula(runs: list[Run]) -> None:
+    """A line for each: where the bound stays low, nothing else would show that most items are left out."""
+    found = [run.updater.batches.easy_first for run in runs]
+    for text in dict.fromkeys(str(easy_first) for easy_first in found if easy_first is not None):
+        print(text, file=sys.stderr)
 
 
 def about_machine(device: torch.device) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Updater:
         self._generators = [torch.Generator(self.device) for _ in self._shards]
         self.index = torch.zeros(self.config.items, dtype=torch.int64, device=self.device)  # the batch
         self._sums: dict[str, Tensor] = {}  # of the training metrics
-        self._batches = Batches(experiment, self.device)
+        self.batches = Batches(experiment, self.device)
         self._watched = False
         self._recording = self._record() if graph else None
 
@@ -59,7 +59,7 @@ class Updater:
 
     def prepare(self, iteration: int) -> None:
         """The items, the randomness and the learning rates of an iteration."""
-        self.index.copy_(self._batches.of(iteration))
+        self.index.copy_(self.batches.of(iteration))
         for shard, generator in zip(self._shards, self._generators, strict=True):
             generator.manual_seed(derive_seed(self.config.seed, "noise", shard, iteration))
         if (factor := self.config.rate_factor(iteration)) != self._factor:
@@ -202,12 +202,12 @@ class Batches:
         if config.items > experiment.items:
             raise ValueError(f"a batch has {config.items} items, but the training set has only {experiment.items}")
         self.seed, self.items, self.size, self.device = config.seed, config.items, experiment.items, device
-        self._easy_first = EasyFirst(experiment) if config.curriculum else None
+        self.easy_first = EasyFirst(experiment) if config.curriculum else None
         self._order, self._epoch = torch.empty(0), -1
 
     def of(self, iteration: int) -> Tensor:
         """(items,) int64."""
-        if self._easy_first is not None and (drawn := self._easy_first.draw(iteration)) is not None:
+        if self.easy_first is not None and (drawn := self.easy_first.draw(iteration)) is not None:
             return self._to_device(drawn)
         epoch, place = divmod(iteration, self.size // self.items)  # the last few items of an epoch are left out
         if epoch != self._epoch:

@@ -1,14 +1,15 @@
 """What is shown of several numbers of types together: tables, and the paper's figure."""
 
 import math
-from itertools import cycle, groupby, pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from gumtrace.extras import require
-from gumtrace.plotting.style import INK, SERIES, SOFT
+from gumtrace.plotting.style import INK, SOFT
 from gumtrace_experiments.columns import Column
 from gumtrace_experiments.parentheses.brackets import BALANCED, KINDS
 from gumtrace_experiments.parentheses.data import best_perplexity
+from gumtrace_experiments.report.colours import looks
 from gumtrace_experiments.report.groups import Choice
 from gumtrace_experiments.report.tables import Cell, Table, number, top
 
@@ -31,6 +32,7 @@ _ABOUT_OTHERS = (
     "smart order: of the correct sequences that a model generates, repeated ones included. Effective samples: of the "
     "orders that the likelihood is bounded with, on average over sequences."
 )
+_BARS = "mean of the seeds on test, bars: their standard deviation"
 _SIZE = (4.2, 3.2)  # inches, of a panel
 
 
@@ -105,14 +107,14 @@ def _figure(shown: list[Choice]):
     figure = require("matplotlib.figure", "plot").Figure(figsize=size, layout="constrained")
     axes = figure.subplots(1, len(_COLUMNS), squeeze=False)[0]
     names, types = _names(shown), _types(shown)
-    colours = dict(zip(names, cycle(SERIES), strict=False))
+    colours = looks(shown)
     gap = min((high - low for low, high in pairwise(types)), default=1)
     for ax, column in zip(axes, _COLUMNS, strict=True):
         for i, name in enumerate(names):
             own = {c.block.key[1]: c.group.spread(column) for c in shown if c.name == name}
             shift = (i - (len(names) - 1) / 2) * 0.02 * gap  # so that bars do not hide each other
             x = [t + shift for t in own]
-            look = {"color": colours[name], "marker": "o", "markersize": 4, "linewidth": 1.6, "capsize": 2.5}
+            look = {**colours[name], "marker": "o", "markersize": 4, "linewidth": 1.6, "capsize": 2.5}
             errors = [math.nan if spread.std is None else spread.std for spread in own.values()]  # nan: no bar
             ax.errorbar(x, [spread.mean for spread in own.values()], yerr=errors, label=name, **look)
         if column.metric == "perplexity":
@@ -126,5 +128,6 @@ def _figure(shown: list[Choice]):
         ax.tick_params(colors=SOFT, labelsize=9)
         ax.grid(axis="y", color=SOFT, alpha=0.18, linewidth=0.6)
     handles, labels = axes[-1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9, title=_BARS)
+    legend.get_title().set(color=SOFT, fontsize=8)
     return figure

@@ -107,6 +107,10 @@ class OrderExperiment(Experiment):
         sizes = (config.train_size, config.test_size, config.test_size)
         return load(folder, config.types, *sizes, longest=config.longest).to(device)
 
+    def difficulty(self, data: Sequences) -> Tensor:  # type: ignore[override]  # which items there are, the config says
+        """Tokens of a sequence."""
+        return data.train.lengths[self.config.known :]
+
     @staticmethod
     def search(config: Any, trial: Any) -> Any:
         """The paper gives no ranges for these experiments: those of ListOps."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from gumtrace_experiments.columns import Column, Report
 from gumtrace_experiments.report.groups import Choice, Group, choices, spread
+from gumtrace_experiments.report.names import batch
 from gumtrace_experiments.report.records import ITERATION, Record
 from gumtrace_experiments.report.tables import Cell, Table, number, ranges, top
 from gumtrace_experiments.report.times import Time, Times
@@ -96,7 +97,7 @@ def tables(records: Iterable[Record], report: Report, metric: str, times: Times)
 
 def _table(same: list[Entry], report: Report, metric: str) -> Table:
     head = ["estimator", "items × structures", "ms an update", *(column.name for column in report.columns)]
-    rows = [[Cell(e.choice.title), Cell(_batch(e.choice.group.setting)), Cell(f"{e.time.ms:#.3g}")] for e in same]
+    rows = [[Cell(e.choice.title), Cell(_product(e.choice.group.setting)), Cell(f"{e.time.ms:#.3g}")] for e in same]
     for column in report.columns:
         spreads = [spread(entry.values(column, metric), larger=column.larger) for entry in same]
         best = top([one.mean for one in spreads], column)
@@ -113,15 +114,8 @@ def _table(same: list[Entry], report: Report, metric: str) -> Table:
     )
 
 
-def _batch(setting: dict[str, Any]) -> str:
-    """
-    >>> _batch({"calls": 128, "samples": 8, "estimator": "TraceREINFORCE"})
-    '16 × 8'
-    """
-    from gumtrace.estimators import ESTIMATORS
-
-    known, samples = ESTIMATORS.get(setting["estimator"]), setting["samples"]
-    return f"{setting['calls'] // (samples * (known.calls_per_sample if known else 1))} × {samples}"
+def _product(setting: dict[str, Any]) -> str:
+    return "{} × {}".format(*batch(setting))
 
 
 def _notes(same: Sequence[Entry], metric: str, report: Report) -> Iterable[str]:
@@ -143,10 +137,32 @@ def _notes(same: Sequence[Entry], metric: str, report: Report) -> Iterable[str]:
     yield f"Clocked alone on {device}, torch {where.get('torch', 'unknown')}, {' and '.join(dates)}."
 
 
-def over_seconds(entry: Entry) -> Choice:
-    """The same, with curves over seconds instead of iterations."""
+def over_seconds(same: Sequence[Entry]) -> list[Choice]:
+    """What is shown of all blocks, with curves over seconds instead of iterations. Names say what was clocked: items ×
+    structures, and the precision if there are several."""
+    precisions = {entry.choice.group.setting.get("precision", "") for entry in same}
+    return [_over_seconds(entry, len(precisions) > 1) for entry in same]
+
+
+def _over_seconds(entry: Entry, with_precision: bool) -> Choice:
+    choice, setting = entry.choice, entry.choice.group.setting
     runs = [
         replace(run, curve={**run.curve, ITERATION: [entry.time.seconds(i) for i in run.curve[ITERATION]]})
-        for run in entry.choice.group.records
+        for run in choice.group.records
     ]
-    return replace(entry.choice, group=replace(entry.choice.group, records=tuple(runs)))
+    clocked = [_product(setting), *([setting.get("precision", "")] if with_precision else [])]
+    row = choice.place[0], ", ".join([choice.name, *clocked])
+    return replace(choice, group=replace(choice.group, records=tuple(runs)), row=row)
+
+
+def usual_leaders(shown: Sequence[Choice], report: Report, metric: str) -> dict[tuple, Choice]:
+    """For the key of each block that differs from another one in its calls and iterations alone, and has unusual ones:
+    the estimator that leads that other block on validation."""
+    blocks = {key: list(same) for key, same in groupby(shown, lambda choice: choice.block.key)}
+    found = {}
+    for key, same in blocks.items():
+        usual = key if report.timed is None else report.timed(same[0].group.setting).key
+        finished = [choice for choice in blocks.get(usual, []) if choice.group.finished]
+        if usual != key and finished:
+            found[key] = max(finished, key=lambda choice: choice.group.score(metric))
+    return found

@@ -72,6 +72,11 @@ class Choice:
         return self.family if self.row else ", ".join([self._estimator, *kind(self.group.setting)])
 
     @property
+    def is_of_estimator(self) -> bool:
+        """Whether the row is about its estimator, as all are that the report gives no name without one."""
+        return self.row is None or self._estimator.removesuffix("+") in self.row[1]
+
+    @property
     def title(self) -> str:
         """The name with the number of samples."""
         return self.row[1] if self.row else title(self.group.setting, self._experiment)

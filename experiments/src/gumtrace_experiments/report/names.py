@@ -52,6 +52,16 @@ def marked(estimator: str, name: str) -> str:
     return f"{name} {UNBIASED}" if unbiased else name
 
 
+def batch(setting: dict[str, Any]) -> tuple[int, int]:
+    """How many items an update has, and how many structures of each.
+
+    >>> batch({"calls": 128, "samples": 8, "estimator": "TraceREINFORCE"})
+    (16, 8)
+    """
+    known, samples = ESTIMATORS.get(setting["estimator"]), setting["samples"]
+    return setting["calls"] // (samples * (known.calls_per_sample if known else 1)), samples
+
+
 def place(estimator: str) -> tuple[int, str]:
     """To sort by: those the paper knows come first."""
     return (list(_LABELS).index(estimator) if estimator in _LABELS else len(_LABELS)), estimator

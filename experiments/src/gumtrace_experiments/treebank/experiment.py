@@ -119,6 +119,11 @@ class TreebankExperiment(Experiment):
         return load(folder, config.treebank, config.longest, config.min_count, config.synthetic_size).to(device)
 
     @staticmethod
+    def difficulty(data: Treebank) -> Tensor:
+        """Words of a sentence."""
+        return data.train.lengths - 1  # which count node 0
+
+    @staticmethod
     def search(config: TreebankConfig, trial: Any) -> TreebankConfig:
         found = config.replace(
             lr=trial.suggest_float("lr", 3e-4, 1e-2, log=True), dropout=trial.suggest_float("dropout", 0.2, 0.5)
