@@ -36,7 +36,7 @@ DEPTHS = {
 ORIGINAL = {
     "accuracy": "accuracy",
     "precision": "edge precision",
-    "recall": "edge recall",
+    "right": "arguments hang from their function",
     "as_good": "from one that is as good",
 }
 
