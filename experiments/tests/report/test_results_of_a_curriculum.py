@@ -57,8 +57,8 @@ def test_what_the_notes_say_of_a_curriculum():
     guide = (ROOT / "docs" / "choosing.md").read_text()
     assert f"25 expressions answer {answers} %, and for each of 100\nexpressions {more_answers} %" in guide
     results = (ROOT / "docs" / "results.md").read_text()
-    assert f"ten seeds are at {answers} and {edges} %" in results
-    assert f"in place of 25 give {more_answers} and {more_edges} %" in results
+    assert f"the same seeds; {answers} and {edges} with ten)" in results
+    assert f"in place of 25: {more_answers} and {more_edges};" in results
 
 
 def test_what_the_notes_say_of_noise_with_a_curriculum():
@@ -94,9 +94,8 @@ def test_what_is_said_of_the_same_seeds_with_and_without_a_curriculum():
     told = "E-REINFORCE+ has {} and {} % without it, and {} and {} % with it from one start."
     assert told.format(*(x for pair in pairs for x in pair)) in notes("listops")
     results = (ROOT / "docs" / "results.md").read_text()
-    changes = [f"from {a} to {b} % of the {what}" for a, b, what in zip(*found[:2], ("answers", "edges"), strict=True)]
-    assert f"Short expressions first take seeds 1 to 3 {changes[0]}, and {changes[1]}." in results
-    assert "15,000 updates or 30 % more, take them to {} and {} %".format(*found[2]) in results
+    assert "from {} and {} to {} and {} (seeds 1 to 3 both times);".format(*found[0], *found[1]) in results
+    assert "15,000 updates or 30 % more: {} and {} (the same".format(*found[2]) in results
     assert {3 * r.config["start_iterations"] / r.config["iterations"] for r in four.values()} == {0.3}
 
 

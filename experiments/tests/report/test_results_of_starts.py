@@ -77,7 +77,7 @@ def test_starts_of_listops():
     chance = fisher_exact([[len(low), len(high)], [unlike, 20 - unlike]]).pvalue
     assert f"with a probability of {100 * chance:.0f} % (Fisher's exact test, two-sided)" in notes("listops")
     results = (ROOT / "docs" / "results.md").read_text()
-    assert f"makes poor starts more common there: {len(low)} of 20, and {unlike} of 20 without it." in results
+    assert f"makes poor starts more common: {len(low)} of 20, and {unlike} of 20 without it." in results
     assert f"more poor starts, [{len(low)} of 20]" in notes("listops")
 
 
