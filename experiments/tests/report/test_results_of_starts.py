@@ -87,6 +87,10 @@ def test_ends_of_listops():
     assert sum(int(row[0]) for row in found.values()) == len(runs)
     assert all(int(row[0]) == sum(map(int, row[1:])) for row in found.values())
 
+    recall = [r.result["test"]["recall"] for r in runs]
+    ends = [sum(low <= x < high for x in recall) for low, high in ((0.7, 2), (0.5, 0.7), (0, 0.5))]
+    assert [sum(int(row[i]) for row in found.values()) for i in (1, 2, 3)] == ends
+
     def parsed(same) -> str:
         ends = [r.result["test"]["recall"] >= 0.7 for r in same]
         return f"{sum(ends)} of {len(ends)}"
