@@ -75,7 +75,8 @@ docs: $(VENV)/.docs ## build the site into docs/_build/html, execute its pages, 
 	$(BIN)/python docs/check.py docs/_build/html
 
 RESULTS := experiments/results
-# Some figures are of single recordings, for what these show beside all of them.
+# Some figures are of single recordings, for what these show beside all of them. Not renewed is what needs trained models, which are not
+# kept: pictures of what they found, and what experiments/benchmarks/results/ has. CONTRIBUTING.md ("What `make results` leaves") has the commands.
 results: $(VENV)/.dev ## put recorded runs into the pages that show them: tables and curves
 	@$(BIN)/gumtrace plot graph-layout $(RESULTS)/graph-layout/one-start.jsonl --out build/one-start
 	@$(BIN)/gumtrace plot graph-layout $(RESULTS)/graph-layout/unrolled-three-starts.jsonl --out build/slow-decoder

@@ -115,9 +115,9 @@ def table(results: dict, again: dict) -> str:
     ranges = (f"{head} {' → '.join(_range(again, thread, call) for thread in THREADS)}" for call, head in HEADS.items())
     lines += [
         "",
-        f"The host is shared, and torch alone shows how fast it is. Recorded again ({again['machine']['date']}), in ms, ",
+        "The host is shared, and torch alone shows how fast it is. "
+        f"Recorded again ({again['machine']['date']}), from the fastest structure to the slowest: {', '.join(ranges)}.",
     ]
-    lines[-1] += f"from the fastest structure to the slowest: {', '.join(ranges)}."
     return "\n".join(lines) + "\n"
 
 

@@ -3,8 +3,8 @@
 ```{recorded} NAME
 ```
 
-is the table NAME of benchmarks/table.py or experiments/benchmarks/experiment_tables.py, or that of an experiment in its
-lab notes, experiments/results/NAME/NOTES.md.
+is the table NAME of benchmarks/table.py or experiments/benchmarks/experiment_tables.py, or those of an experiment in
+its lab notes, experiments/results/NAME/NOTES.md, without what is folded there.
 
 {measured}`estimator | structure | objective` is one number of benchmarks/results/variance.json,
 {in-training}`model | estimator | point | which` one of experiments/benchmarks/results/training-variance.json.
@@ -35,7 +35,7 @@ def table(name: str) -> str:
     if found is None:
         known = ", ".join([*benchmarks.TABLES, *experiment_tables.TABLES])
         raise ValueError(f"unknown table {name!r}: choose from {known}, or one of the lab notes")
-    return found[1]
+    return experiment_tables.unfolded(found[1])
 
 
 class Recorded(SphinxDirective):

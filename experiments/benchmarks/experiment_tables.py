@@ -2,28 +2,26 @@
 them into the lab notes."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import kset_tables  # beside this file
+import start_tables
+import summary_tables
 import training_tables
 
 from gumtrace.estimators import ESTIMATORS
 from gumtrace_experiments import find
 from gumtrace_experiments.commands.table import with_tables as with_one
 from gumtrace_experiments.parentheses.orders import FIXED
-from gumtrace_experiments.report.groups import choices
 from gumtrace_experiments.report.names import family, place
 from gumtrace_experiments.report.records import ITERATION, canonical, collect
 
 RUNS = Path(__file__).parents[1] / "results"
 RESULTS = Path(__file__).parent / "results"
-SUMMARY = {  # what is shown of them in a few lines
-    "graph-layout": ("Graph layout", ("elbo", "precision")),
-    "listops": ("ListOps", ("accuracy", "precision")),
-}
 TITLES = {
-    **{name: title for name, (title, _) in SUMMARY.items()},
+    **{name: title for name, (title, _) in summary_tables.SUMMARY.items()},
     "l2x": "Learning to explain",
 }
 DEPTHS = {
@@ -35,46 +33,12 @@ DEPTHS = {
     "accuracy": "answers right",
     "told": "along true trees",
 }
-POOR = 600  # nats that a start of graph layout is behind the best one of its row
 ORIGINAL = {
     "accuracy": "accuracy",
     "precision": "edge precision",
-    "recall": "edge recall",
+    "right": "arguments hang from their function",
     "as_good": "from one that is as good",
 }
-
-
-def experiments() -> str:
-    """One row for each table of results/*/NOTES.md that the paper has, too: the best mean of its and of ours."""
-    lines = [
-        "Means over seeds on the test set, of the best estimator: the paper's by this mean, ours by validation.",
-        "",
-        "| | the paper's best | ours | seeds |",
-        "|---|---:|---:|---:|",
-    ]
-    for name, (title, metrics) in SUMMARY.items():
-        about, metric = find(name).report(), find(name).selection_metric
-        columns = [(i, c) for i, c in enumerate(about.columns) if c.metric in metrics]
-        shown = [c for c in choices(collect([RUNS / name]), about, metric) if len(c.group.finished) > 1]
-        shown = [c for c in shown if c.block.paper]
-        for key in dict.fromkeys(choice.block.key for choice in shown):
-            same = [choice for choice in shown if choice.block.key == key]
-            block, own = same[0].block, max(same, key=lambda choice: choice.group.score(metric))
-            for i, column in columns:
-                paper = max(block.paper, key=lambda row, i=i: row.spreads[i].mean)
-                cells = [
-                    f"{title}, {block.title}: {column.name}",
-                    _share(paper.spreads[i], column.paper_digits, family(paper.estimator)),
-                    _share(own.group.spread(column), column.digits, family(own.estimator)),
-                    str(len(own.group.finished)),
-                ]
-                lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _share(spread, digits: int, estimator: str) -> str:
-    numbers = f"{spread.mean:.{digits}f} ± {spread.std:.{digits}f}".replace("-", "−")
-    return f"{numbers} ({estimator})"
 
 
 def tuning(name: str) -> str:
@@ -95,27 +59,6 @@ def tuning(name: str) -> str:
         most = max(max(r.curve[ITERATION], default=0) for r in same)
         cells = [family(estimator), *[training] * protocols, str(len(settings)), str(len(same)), f"{most:,}"]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def starts() -> str:
-    """One row for each estimator and batch of graph layout, teacher-forced: how many of the starts were poor."""
-    rows: dict[tuple, list[float]] = {}
-    for r in collect([RUNS / "graph-layout"]):
-        config = r.config
-        if config["training"] == "teacher-forced" and config["starts"] == 4 and r.result:
-            items = config["calls"] // (config["samples"] * ESTIMATORS[config["estimator"]].calls_per_sample)
-            row = config["frames"], config["estimator"], items, config["samples"], config["start_iterations"]
-            rows.setdefault(row, []).extend(r.result["starts"])
-    lines = [
-        "| estimator | T | items × structures | after iterations | starts | poor |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for row in sorted(rows, key=lambda row: (row[0], place(row[1]), row[2])):
-        frames, estimator, items, samples, iterations = row
-        poor = sum(score < max(rows[row]) - POOR for score in rows[row])
-        cells = [family(estimator), frames, f"{items} × {samples}", f"{iterations:,}", len(rows[row]), poor]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
 
 
@@ -228,8 +171,6 @@ def _load(file: str) -> dict:
 
 
 TABLES = {
-    "experiments": experiments,
-    "graph-layout-starts": starts,
     "graph-layout-tuning": lambda: tuning("graph-layout"),
     "listops-tuning": lambda: tuning("listops"),
     "listops-depths": lambda: depths(_load("listops-depths.json")),
@@ -237,6 +178,8 @@ TABLES = {
     "updates": lambda: updates(_load("updates.json")),
     "parentheses-tree-times": lambda: parentheses(_load("parentheses.json"), "parentheses-tree"),
     "parentheses-insertion-times": lambda: parentheses(_load("parentheses.json"), "parentheses-insertion"),
+    **summary_tables.TABLES,
+    **start_tables.TABLES,
     **kset_tables.TABLES,
     **training_tables.TABLES,
 }
@@ -244,6 +187,11 @@ TABLES = {
 
 def table(name: str) -> str:
     return TABLES[name]()
+
+
+def unfolded(page: str) -> str:
+    """Without what it has folded (report/rendering.py): tables of training sets and of gradients, and commands."""
+    return re.sub(r"<details>.*?</details>\n+", "", page, flags=re.DOTALL)
 
 
 def with_tables(page: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 MARKS = {
     "graph-layout": ("graph-layout-starts", "graph-layout-tuning", "training-surrogates"),
     **{name: (f"{name}-time", f"{name}-gradients") for name in kset_tables.SHOWN},
-    "listops": ("listops-tuning", "listops-depths", "listops-original"),
+    "listops": ("listops-summary", "listops-starts", "listops-tuning", "listops-depths", "listops-original"),
     "l2x": (),
     "parentheses-insertion": ("parentheses-insertion-times",),
     "parentheses-tree": ("parentheses-tree-times",),
@@ -58,3 +58,36 @@ def test_times_of_parentheses():
         "| semi-supervised | T-REINFORCE+, K = 4 | 1.00 | 2.0 | 290,000 |",
         "| semi-supervised | RELAX | 1.00 | 2.0 | 290,000 |",
     ]
+
+
+def test_the_summary_has_every_block_and_the_best_of_each_column():
+    """With numbers that the tables of the notes have, too."""
+    text = experiment_tables.table("experiments")
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    rows = {(row[0], row[1]): row[2:] for row in lines}
+    many = rows["T = 10, teacher-forced training, calls = 2048", "ours, not the paper's protocol"]
+    assert many == ["−361.95 ± 1.98 (T-REINFORCE+)", "98.2 ± 0.0 (T-REINFORCE+)", "5"]
+    assert rows["calls = 400, relabel = 0.3, with a curriculum", "ours, not the paper's protocol"] == [
+        "97.55 ± 0.27 (T-REINFORCE+)",
+        "98.05 ± 0.36 (T-REINFORCE+)",
+        "5",
+    ]
+    assert "calls = 400, with a curriculum" in {name for name, _ in rows}
+    usual = rows["as in the paper", "ours, the paper's protocol"]
+    assert [cell.partition("(")[2] for cell in usual[:2]] == ["SST)", "T-REINFORCE+)"]
+    paper = rows["T = 10", "the paper's best"]
+    assert paper == ["−1582.72 ± 571.18 (T-REINFORCE+)", "87 ± 21 (SST)", "10"]
+    assert sum(by == "ours, the paper's protocol" for _, by in rows) == 2
+    for name in ("graph-layout", "listops"):
+        notes = (experiment_tables.RUNS / name / "NOTES.md").read_text().replace("**", "")
+        titles = re.findall(r"^### (.+)$", notes, re.MULTILINE)
+        blocks = [title for title in titles if not title.startswith("After")]
+        own = [(setting, cells) for (setting, by), cells in rows.items() if by.startswith("ours")]
+        ours = [cells for setting, cells in own if setting.startswith("T = ") == (name == "graph-layout")]
+        assert len(ours) == len(blocks)
+        assert all(cell.partition(" (")[0] in notes for cells in ours for cell in cells[:2])
+
+
+def test_what_is_folded_is_left_out_of_other_pages():
+    text = "### a\n\n| b |\n\n<details><summary>c</summary>\n\n| d |\n\n</details>\n\n### e\n\n<details>f</details>\n"
+    assert experiment_tables.unfolded(text) == "### a\n\n| b |\n\n### e\n\n"

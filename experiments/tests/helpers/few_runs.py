@@ -4,7 +4,12 @@ import pytest
 from fake_runs import write_run
 
 MARKDOWN = """\
-**T = 10, unrolled training (the paper's protocol)**
+† unbiased gradients. Mean ± standard deviation over seeds, and the best seed, on test. Checkpoints are chosen by ELBO \
+on validation, and so is the setting that is shown: the best mean of those that were run with at least half as many \
+seeds as any other. Settings: in our rows those among these runs, in the paper's those of its search. \
+Ours: NVIDIA H200, torch 2.13.0, 2026-11-16.
+
+### T = 10, unrolled training (the paper's protocol)
 
 | estimator | by | ELBO | best | edge precision, % | best | edge recall, % | best | seeds | settings |
 |---|---|---:|---:|---:|---:|---:|---:|---:|---:|
@@ -17,11 +22,6 @@ MARKDOWN = """\
 
 SST: seed 4. T-REINFORCE+ (K = 8): seeds 0–2; lr 0.0003, of 2 settings. T-REINFORCE+: 1 run is not finished, and not \
 averaged.
-
-† unbiased gradients. Mean ± standard deviation over seeds, and the best seed, on test. Checkpoints are chosen by ELBO \
-on validation, and so is the setting that is shown: the best mean of those that were run with at least half as many \
-seeds as any other. Settings: in our rows those among these runs, in the paper's those of its search. \
-Ours: NVIDIA H200, torch 2.13.0, 2026-11-16.
 """
 
 

@@ -57,8 +57,8 @@ def test_original_files(tmp_path, capsys, monkeypatch):
     assert Path("plots/listops/found-other.png").read_bytes().startswith(b"\x89PNG")
     assert main(["table", "listops", "--format", "markdown"]) == 0
     page = capsys.readouterr().out
-    assert "**original expressions of up to 20 tokens, calls = 24, iterations = 2, hidden = 8, rounds = 2**" in page
-    assert "**On the training set, original expressions of up to 20 tokens, calls = 24" in page
+    assert "### Original expressions of up to 20 tokens, calls = 24, iterations = 2, hidden = 8, rounds = 2\n" in page
+    assert "<summary>On the training set, original expressions of up to 20 tokens, calls = 24" in page
 
     for words in (["evaluate", "listops", "--data", "files", "--file"], plot):
         assert main([*words, "nowhere.tsv"]) == 2

@@ -115,7 +115,7 @@ def test_commands_find_times_beside_runs(runs, capsys):
     assert "seconds of updates" not in capsys.readouterr().out
     (runs / "times.json").write_text(json.dumps({"updates": TIMES.records}))
     assert main(["table", "graph-layout", str(runs), "--format", "markdown"]) == 0
-    assert "**After 5 seconds of updates, T = 10" in capsys.readouterr().out
+    assert "### After 5 seconds of updates, T = 10" in capsys.readouterr().out
     (runs / "times.json").rename(runs / "other.json")
     assert main(["table", "graph-layout", str(runs), "--times", str(runs / "other.json")]) == 0
     assert "After 5 seconds of updates" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import few_runs as a_few
 import pytest
@@ -16,7 +17,7 @@ from gumtrace_experiments.report.groups import choices, spread
 from gumtrace_experiments.report.names import family, title
 from gumtrace_experiments.report.records import collect
 from gumtrace_experiments.report.rendering import markdown, plain
-from gumtrace_experiments.report.tables import build, number
+from gumtrace_experiments.report.tables import Table, build, number
 
 few_runs = a_few.few_runs
 REPORT = find("graph-layout").report()
@@ -85,7 +86,7 @@ def test_runs_that_a_search_gave_up_are_no_unfinished_ones(few_runs, capsys):
     assert main(["table", "graph-layout", str(file), "--format", "markdown"]) == 0
     page = capsys.readouterr().out
     assert "1 run is not finished, and not averaged." in page
-    assert " 2 runs were given up by a search, and not averaged.\n\nOur rows again:" in page
+    assert " 2 runs were given up by a search, and not averaged.\n\n### T = 10, unrolled" in page
 
 
 def test_a_curriculum_is_named(tmp_path):
@@ -170,6 +171,23 @@ def test_machines(tmp_path):
 
 def test_markdown(few_runs):
     assert markdown(*build(collect([few_runs]), REPORT, "elbo")) == MARKDOWN
+
+
+def test_what_is_folded(few_runs):
+    """Nothing but the gradients; and where an overview has the blocks, they are too."""
+    result = next((few_runs / "d").rglob("result.json"))
+    result.write_text(json.dumps({**json.loads(result.read_text()), "gradient_std": {"end": 2.0}}))
+    tables, notes = build(collect([few_runs]), REPORT, "elbo")
+    assert [table.folded for table in tables] == [False, True]
+    page = markdown(tables, notes)
+    assert page.startswith(notes[0])
+    title = "Standard deviation of the gradient to a logit, T = 10, unrolled training (the paper's protocol)"
+    assert f"\n\n<details><summary>{title}</summary>\n\n| estimator | by | beginning |" in page
+    assert page.endswith(f"{tables[1].notes[0]}\n\n</details>\n")
+    whole = replace(REPORT, overview=lambda shown: [Table("all", ("estimator", "by"), (), ())])
+    assert [table.folded for table in build(collect([few_runs]), whole, "elbo")[0]] == [False, True, True]
+    nothing = replace(REPORT, overview=lambda shown: [])
+    assert [table.folded for table in build(collect([few_runs]), nothing, "elbo")[0]] == [False, True]
 
 
 def test_plain_text_is_in_columns(few_runs):

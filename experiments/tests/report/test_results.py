@@ -1,6 +1,7 @@
 """Lab notes hold the tables of the runs beside them, and numbers in the prose on graph layout are those of the runs."""
 
 import json
+import re
 
 import pytest
 from lab_notes import RESULTS, ROOT, behind, notes
@@ -212,6 +213,21 @@ def test_what_the_notes_say_of_relaxed_trees():
         for clip in (1.0, 0.0)
     }
     assert "−{} and −{} with it, −{} and −{} without".format(*found[1.0], *found[0.0]) in notes()
+
+
+def test_pictures_that_make_does_not_renew_are_named():
+    """With the commands that do."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = page.partition("\n### What `make results` leaves\n")[2].partition("\n## ")[0]
+    curves = {c.metric for name in RECORDED for c in find(name).report().columns if c.axis is not None}
+    curves |= {f"{metric}-seconds" for metric in curves}
+    renewed = {f"{name}.png" for name in curves} | set(re.findall(r"[\w-]+\.png", (ROOT / "Makefile").read_text()))
+    assert {file.name for file in RESULTS.glob("*/*.png")} - renewed == set(re.findall(r"`([\w-]+\.png)`", section))
+    folder = ROOT / "experiments" / "benchmarks"
+    for name in ("listops_depths", "listops_original"):
+        assert f"`python experiments/benchmarks/{name}.py RUN ..." in section
+        assert (folder / f"{name}.py").exists()
+        assert (folder / "results" / f"{name.replace('_', '-')}.json").exists()
 
 
 def test_recorded_experiments_are_among_the_results():

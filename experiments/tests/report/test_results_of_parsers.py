@@ -1,9 +1,8 @@
 """Numbers in the prose of the lab notes on ListOps and the treebank are those of the runs."""
 
 import json
-from statistics import mean, stdev
 
-from lab_notes import RESULTS, ROOT, means_of, notes, percent_of
+from lab_notes import RESULTS, ROOT, notes
 
 from gumtrace_experiments.report.records import collect
 
@@ -122,120 +121,6 @@ def test_what_the_notes_say_of_original_files():
     assert "on the three original files, {}, {} and {} % are right".format(*edges) in notes("listops")
     assert "Answers there are no better: {}, {} and {} %".format(*answers) in notes("listops")
     assert "against {}, {} and {} % of ten models".format(*others) in notes("listops")
-
-
-def _with_a_curriculum(name: str) -> tuple[dict, dict]:
-    """By seed: from one start, and from the best of four."""
-    one, four = (
-        {r.seed: r for r in collect([RESULTS / "listops" / f"{name}{more}.jsonl"])} for more in ("", "-starts")
-    )
-    settings = [{(r.config["curriculum"], r.config["starts"]) for r in runs.values()} for runs in (one, four)]
-    assert settings == [{("12:500", 1)}, {("12:500", 4)}]
-    assert one.keys() == four.keys()
-    return one, four
-
-
-def test_what_the_notes_say_of_a_curriculum():
-    text = notes("listops")
-    (one, four), (more_one, more_four) = map(_with_a_curriculum, ("listops", "listops-items"))
-    assert (len(four), len(more_four)) == (10, 5)
-    answers, edges = means_of(four)
-    more_answers, more_edges = means_of(more_four)
-    assert f"answers {answers} % and has {edges} % of edges right, on average over ten seeds" in text
-    assert f"**{more_answers} % of answers and {more_edges} % of edges** over five seeds" in text
-    assert min(percent_of(more_four, "accuracy")) > 93.8  # the paper's best
-    assert min(percent_of(more_four, "precision")) > 82.4
-    before = "On average it was {} % of answers and {} % of edges, and {} and {} % with 100 expressions."
-    assert before.format(*means_of(one), *means_of(more_one)) in text
-
-    def ends(runs) -> list[str]:
-        lists = (percent_of(runs, metric) for metric in ("accuracy", "precision"))
-        return [f"{end(x):.1f}" for x in lists for end in (min, max)]
-
-    def falls(before, after) -> list[str]:
-        return [f"{stdev(percent_of(runs, 'precision')):.1f}" for runs in (before, after)]
-
-    told = (
-        "The ten end between {} and {} % of answers and {} and {} % of edges, and the standard deviation of precision "
-        "falls from {} points to {}; the five end between {} and {} % and {} and {} %, "
-        "and it falls from {} points to {}."
-    )
-    assert told.format(*ends(four), *falls(one, four), *ends(more_four), *falls(more_one, more_four)) in text
-    best = max(more_one.values(), key=lambda r: r.result["test"]["accuracy"]).result["test"]
-    assert f"the best run had {100 * best['accuracy']:.1f} and {100 * best['precision']:.1f} % before" in text
-    assert best["precision"] > max(r.result["test"]["precision"] for r in more_four.values())
-    apart = [
-        {s for s, r in runs.items() if abs(r.result["test"]["precision"] - r.result["test"]["recall"]) > 1e-3}
-        for runs in (one, more_one, four, more_four)
-    ]
-    assert apart == [{8}, {4}, set(), set()]  # what hangs from a bracket counts for recall alone
-    poor = [100 * runs[s].result["test"]["accuracy"] for runs, s in ((one, 8), (more_one, 4))]
-    assert "and end at {:.1f} and {:.1f} % of answers. Seeds 9 and 10 find the parse".format(*poor) in text
-    guide = (ROOT / "docs" / "choosing.md").read_text()
-    assert f"25 expressions answer {answers} %, and for each of 100\nexpressions {more_answers} %" in guide
-    results = (ROOT / "docs" / "results.md").read_text()
-    assert f"to {answers} % of the answers and from 66.6 to {edges} % of the edges" in results
-    assert "short expressions alone to {} and {} %".format(*means_of(one)) in results
-
-
-def test_what_the_notes_say_of_noise_with_a_curriculum():
-    runs = {r.seed: r for r in collect([RESULTS / "listops" / "listops-others.jsonl"])}
-    before = collect([RESULTS / "listops" / "expressions-of-10-to-50-tokens.jsonl"])
-    before = {r.seed: r for r in before if r.config["estimator"] == "NoiseREINFORCE"}
-    settings = {(r.config["estimator"], r.config["curriculum"], r.config["starts"]) for r in runs.values()}
-    assert (settings, len(runs), len(before)) == ({("NoiseREINFORCE", "12:500", 1)}, 5, 3)
-    told = "five seeds answer {} % and have {} % of edges right on average, where three without it had {} and {} %"
-    assert told.format(*means_of(runs), *means_of(before)) in notes("listops")
-    ends = [f"{end(percent_of(runs, metric)):.1f}" for metric in ("accuracy", "precision") for end in (min, max)]
-    assert "from {} to {} % of answers, and from {} to {} % of edges".format(*ends) in notes("listops")
-    plain = collect([RESULTS / "listops" / "expressions-of-10-to-50-tokens.jsonl"])
-    plain = {r.seed: r for r in plain if r.config["estimator"] == "TraceREINFORCE"}
-    one, _ = _with_a_curriculum("listops")
-    gained = [
-        mean(percent_of(after, metric)) - mean(percent_of(earlier, metric))
-        for after, earlier in ((runs, before), (one, plain))
-        for metric in ("accuracy", "precision")
-    ]
-    told = "That is {:.1f} and {:.1f} points more; T-REINFORCE+ from one start gained {:.1f} and {:.1f}"
-    assert told.format(*gained) in notes("listops")
-    trace = collect([RESULTS / "listops" / "listops-starts.jsonl"])
-    noise, trace = (mean(r.result["gradient_std"]["half-way"] for r in same) for same in (runs.values(), trace))
-    assert 95 < noise / trace < 105
-
-
-def test_what_the_notes_say_of_starts():
-    text = notes("listops")
-    scores = {}
-    for name, starts, known in (("listops", 40, 16), ("listops-items", 20, 10)):
-        one, four = _with_a_curriculum(name)
-        scores[name] = {s: r.result["starts"] for s, r in four.items()}
-        early = {s: r.curve["accuracy"][r.curve["iteration"].index(5000)] for s, r in one.items()}
-        assert {s: x[0] for s, x in scores[name].items()} == early
-        first = {s for s, x in scores[name].items() if x[0] == max(x)}
-        assert sum(map(len, scores[name].values())) == starts
-        assert 2 * len(four) - len(first) == known
-        assert {s for s in four if one[s].result["test"] == four[s].result["test"]} == first
-        spent = {(r.config["iterations"], 3 * r.config["start_iterations"]) for r in four.values()}
-        assert spent == {(50_000, 15_000)}
-        if name == "listops":
-            assert len(first) == 4
-            tests = [[100 * r[s].result["test"]["accuracy"] for s in four if s not in first] for r in (one, four)]
-            gains = [b - a for a, b in zip(*tests, strict=True)]
-            assert f"the others gained between {min(gains):.1f} and {max(gains):.1f} points of accuracy" in text
-            six, slow = (100 * runs[s].result["test"]["accuracy"] for runs, s in ((four, 6), (one, 10)))
-        else:
-            taken, left = (100 * runs[4].result["test"]["accuracy"] for runs in (four, one))
-    few, many = ([100 * x for same in scores[name].values() for x in same] for name in scores)
-    ranges = [f"from {min(x):.0f} to {max(x):.0f} %" for x in (few, many)]
-    assert "{}, and {} with 100 expressions".format(*ranges) in text
-    assert sum(x < 60 for x in few) == 8
-    first = {s: 100 * x[0] for s, x in scores["listops"].items()}
-    assert {s for s, x in first.items() if x < 60} == {8, 9}
-    assert f"went on with had {max(scores['listops'][6]):.1%}, and ended at {six:.1f} %".replace("%,", " %,", 1) in text
-    assert f"the slow one had {first[10]:.1f} %, and ended at {slow:.1f} %" in text
-    best, other = (100 * x for x in (max(scores["listops-items"][4]), scores["listops-items"][4][0]))
-    assert f"{best:.1f} % for the start that was taken, which ended at {taken:.1f} %" in text
-    assert f"and {other:.1f} % for the one that ends at {left:.1f} %" in text
 
 
 def test_what_the_notes_say_of_other_estimators_of_listops():

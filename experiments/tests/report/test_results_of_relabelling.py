@@ -1,6 +1,6 @@
 """Numbers in the prose of the lab notes on ListOps with relabelled operators are those of the runs."""
 
-from lab_notes import RESULTS, each_of, means_of, notes, percent_of
+from lab_notes import RESULTS, ROOT, each_of, means_of, notes, percent_of
 
 from gumtrace_experiments.report.records import collect
 
@@ -59,6 +59,8 @@ def test_what_the_notes_say_of_operators_read_as_others_with_more_expressions():
         assert {key for key, x in plain[seed].config.items() if run.config.get(key) != x} == {"relabel"}
     told = "five seeds answer {} % and have {} % of edges right on test**"
     assert told.format(*means_of(relabelled)) in notes("listops")
+    results = (ROOT / "docs" / "results.md").read_text()
+    assert "`relabel = 0.3`: {} and {}.".format(*means_of(relabelled)) in results
     assert "without `--relabel` had {} and {} % on average".format(*means_of(plain)) in notes("listops")
     best, worst = (
         [f"{end(percent_of(relabelled, metric)):.1f}" for metric in ("accuracy", "precision")] for end in (max, min)

@@ -12,7 +12,7 @@ from gumtrace_experiments.experiment import Experiment
 from gumtrace_experiments.report import equal_time
 from gumtrace_experiments.report.groups import choices, given_up
 from gumtrace_experiments.report.records import Record, RecordError, save
-from gumtrace_experiments.report.rendering import markdown, show
+from gumtrace_experiments.report.rendering import folded, markdown, show
 from gumtrace_experiments.report.tables import Table, build, ranges
 from gumtrace_experiments.report.times import Times
 
@@ -69,7 +69,7 @@ def written(records: list[Record], experiment: type[Experiment], times: Times) -
     """The tables and the commands, as a part of a page."""
     tables, notes = _built(records, experiment, times)
     block = "\n".join(["```bash", *again(records, experiment), "```"])
-    return f"{markdown(tables, [*notes, *given_up(records)])}\n{AGAIN}:\n\n{block}\n"
+    return f"{markdown(tables, [*notes, *given_up(records)])}\n{folded(AGAIN, block)}\n"
 
 
 def again(records: list[Record], experiment: type[Experiment]) -> list[str]:

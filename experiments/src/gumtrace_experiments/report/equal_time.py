@@ -107,11 +107,19 @@ def _table(same: list[Entry], report: Report, metric: str) -> Table:
     for row, entry in zip(rows, same, strict=True):
         row += [Cell(f"{entry.until:,}"), Cell(str(len(entry.choice.group.finished)))]
     return Table(
-        f"After {same[0].budget:.3g} seconds of updates, {same[0].choice.block.title}",
+        f"After {_rounded(same[0].budget)} seconds of updates, {same[0].choice.block.title}",
         (*head, "iterations then", "seeds"),
         tuple(map(tuple, rows)),
         tuple(_notes(same, metric, report)),
     )
+
+
+def _rounded(seconds: float) -> str:
+    """
+    >>> _rounded(103.52), _rounded(5.0)
+    ('103.5', '5')
+    """
+    return f"{seconds:.1f}".removesuffix(".0")
 
 
 def _product(setting: dict[str, Any]) -> str:

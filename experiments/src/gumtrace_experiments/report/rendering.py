@@ -1,6 +1,7 @@
 """Tables as text: for a terminal, for a file, for the documentation."""
 
 from collections.abc import Sequence
+from html import escape
 
 from gumtrace_experiments.report.tables import Table
 
@@ -8,13 +9,24 @@ _LEFT = 2  # columns that are words: the estimator, and whose row it is
 
 
 def markdown(tables: Sequence[Table], notes: Sequence[str]) -> str:
-    parts = []
+    """The notes on all of them first, then each table below a heading of its own, or folded."""
+    parts = [" ".join(notes)]
     for table in tables:
         lines = [_line(table.head), "|" + "|".join(["---"] * _LEFT + ["---:"] * (len(table.head) - _LEFT)) + "|"]
         lines += [_line([f"**{cell.text}**" if cell.bold else cell.text for cell in row]) for row in table.rows]
-        parts += [f"**{table.title}**", "\n".join(lines)]
-        parts += [" ".join(table.notes)] if table.notes else []
-    return "\n\n".join([*parts, " ".join(notes)]) + "\n"
+        body = "\n\n".join(["\n".join(lines), *([" ".join(table.notes)] if table.notes else [])])
+        title = table.title[:1].upper() + table.title[1:]
+        parts.append(folded(title, body) if table.folded else f"### {title}\n\n{body}")
+    return "\n\n".join(parts) + "\n"
+
+
+def folded(title: str, body: str) -> str:
+    """Markdown of which a page shows the title alone until a reader opens it.
+
+    >>> folded("More", "of it")
+    '<details><summary>More</summary>\\n\\nof it\\n\\n</details>'
+    """
+    return f"<details><summary>{escape(title, quote=False)}</summary>\n\n{body}\n\n</details>"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -3,7 +3,7 @@ the training set, where that was evaluated too."""
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -34,6 +34,8 @@ class Table:
     head: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...]
+    folded: bool = False
+    """On a page only its title is shown at first: it adds to the table before it."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,14 @@ class _Row:
 
 
 def build(records: Iterable[Record], report: Report, metric: str) -> tuple[list[Table], list[str]]:
-    """An overview, if the report has one, a table for each block, and notes on all of them."""
+    """An overview, if the report has one, a table for each block, and notes on all of them. What the training set and
+    the gradients are like is folded, and of blocks that an overview has, all."""
     shown = choices(records, report, metric)
     by_block = [list(same) for _, same in groupby(shown, lambda choice: choice.block.key)]
     tables = [] if report.overview is None else report.overview(shown)
+    whole = bool(tables)
     for same in by_block:
-        tables += [_table(report, same), *_training(report, same), *_gradients(same)]
+        tables += [replace(_table(report, same), folded=whole), *_training(report, same), *_gradients(same)]
     return tables, _notes(shown, report, metric)
 
 
@@ -68,7 +72,7 @@ def _training(report: Report, shown: list[Choice]) -> list[Table]:
     if not any(choice.group.evaluated("train") for choice in shown):
         return []
     rows = _rows(report, shown, block.paper_train, "train")
-    return [Table(f"On the training set, {block.title}", *_printed(report, rows), ())]
+    return [Table(f"On the training set, {block.title}", *_printed(report, rows), (), folded=True)]
 
 
 def _rows(report: Report, shown: list[Choice], paper: tuple[PaperRow, ...], split: str) -> list[_Row]:
@@ -104,7 +108,7 @@ def _gradients(shown: list[Choice]) -> list[Table]:
     head = ("estimator", "by", *MOMENTS)
     cells = tuple(tuple(Cell(text) for text in row) for row in paper + rows)
     notes = (UNLIKE,) if paper else ()
-    return [Table(f"Standard deviation of the gradient to a logit, {block.title}", head, cells, notes)]
+    return [Table(f"Standard deviation of the gradient to a logit, {block.title}", head, cells, notes, folded=True)]
 
 
 def _mean(values: list[float | None]) -> str:
