@@ -46,6 +46,20 @@ def table(results: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
+def permutations(results: dict) -> str:
+    """What permutations take beside torch's noise and sort, in a paragraph."""
+    steps = [by_step for by_step in _by_case(records_of(results)) if by_step["t_step"].structure == "Permutation"]
+    times = [f"{_times_torch(by_step)} for {by_step['t_step'].size['d']:,}" for by_step in steps]
+    largest = max(steps, key=lambda by_step: by_step["t_step"].extra_memory or 0.0)
+    step, torch = largest["t_step"], largest[BASELINE]
+    return (
+        "A `Permutation` takes longer than torch's noise and `sort`, as it sorts the same numbers and then computes "
+        f"sums and gradients. By the number of keys, on {results['machine']['device']}, in times of torch: "
+        f"{', '.join(times)}. For {step.size['d']:,} keys it takes {step.extra_memory:.0f} times the memory of the "
+        f"logits, as much as torch's noise and `sort`, which take {(torch.peak_bytes or 0) / torch.logits_bytes:.0f}.\n"
+    )
+
+
 def name(record: Record) -> str:
     return f"{record.structure} {' '.join(f'{key}={value:,}' for key, value in record.size.items())}"
 

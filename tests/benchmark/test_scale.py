@@ -179,6 +179,16 @@ def test_table():
     assert lines[7] == "| Arborescence n=100 | 100 | 0.0040 |  | 1,234\\* | 5.0 |  | 308,500 |  | 2.0 |"
 
 
+def test_permutations_beside_sort():
+    of = {"structure": "Permutation", "size": {"d": 2000}}
+    records = [record(**of), record(**of, step="torch", graph_ms=0.25, peak_bytes=8_000_000)]
+    records += [record(**of | {"size": {"d": 10}}), record(**of | {"size": {"d": 10}}, step="torch", graph_ms=0.4)]
+    page = scale.permutations({"machine": MACHINE, "records": [asdict(r) for r in records]})
+    assert "on A card, in times of torch: 2.00 for 2,000, 1.25 for 10." in page
+    assert "For 2,000 keys it takes 2 times the memory of the logits, " in page
+    assert "which take 2." in page
+
+
 def test_table_of_a_cpu():
     machine = {**MACHINE, "device": "cpu", "cpu": "A core", "threads": 2}
     records = [asdict(record(device="cpu", graph_ms=None)), asdict(record(device="cpu", graph_ms=None, step="torch"))]
