@@ -255,3 +255,11 @@ def test_the_page_shows_a_run_that_is_recorded(monkeypatch, tmp_path):
     monkeypatch.setattr(table, "RESULTS", tmp_path)
     (tmp_path / scale.FILE).write_text(json.dumps(RECORDED))
     assert table.table("scale") == scale.table(RECORDED)
+
+
+def test_all_cases_are_recorded_on_the_cpu():
+    machine, records = benchmark.load(Path(table.RESULTS) / scale.CPU_FILE)
+    assert machine["device"] == "cpu"
+    recorded = {(r.structure, str(r.size)) for r in records if r.step == "t_step"}
+    assert recorded == {(case.structure, str(dict(case.size))) for case in benchmark.SCALE}
+    assert table.table("scale-cpu").count("\n| ") == 1 + len(benchmark.SCALE)
