@@ -231,14 +231,15 @@ def _sent(record: dict, case: str) -> dict[str, int]:
     return {call: sum(sizes) for call, sizes in record["bytes"][case].items()}
 
 
+MANY = (16, 64, 256, 1024)  # ranks
+STEP = {"sample": "sample", "log_prob": "log-prob", "backward": "gradient"}
+
+
 def scaled(results: dict) -> str:
-    """What one rank of many does, and what they exchange."""
+    """What one rank of many does, and what they exchange; then the same for other numbers of ranks."""
     s, last = results["settings"], results["records"][-1]
     kept, default = (results["one_of_many"][name] for name in ("kept", "default"))
-    step = {"sample": "sample", "log_prob": "log-prob", "backward": "gradient"}
-    sent = {name: last["bytes"]["one_row"][name] for name in step}
-    first, *sums = sent["log_prob"]
-    received = s["many_ranks"] * (sum(sent["sample"]) + first) + 2 * sum(sums)  # all get all; sums go round a ring
+    sent = {name: last["bytes"]["one_row"][name] for name in STEP}
     lines = [
         f"{s['many_keys']:,} keys on {s['many_ranks']} ranks. Measured: time and memory of one process that has the "
         "keys of one such rank, alone in its group; in brackets with the allocator's default settings, where page "
@@ -253,16 +254,45 @@ def scaled(results: dict) -> str:
     def add(name: str, cell: str, kind: str) -> None:
         lines.append(f"| {name} | {cell} | {kind} |")
 
+    received = _received(sent, s["many_ranks"])
     add("keys", f"{kept['keys']:,}", "")
     add("logits, float32", f"{4e-6 * kept['keys']:,.1f} MB", "computed")
     add("memory of a step beyond them", f"{kept['peak_bytes'] / 1e6:,.0f} MB", "measured")
-    for name, words in step.items():
+    for name, words in STEP.items():
         times = [found[name]["least_cpu_ms"] for found in (kept, default)]
         add(f"{words}, CPU time", "{:.0f} ms ({:.0f} ms)".format(*times), "measured")
     add("bytes handed to the others", f"{sum(map(sum, sent.values())):,}", f"measured with {last['processes']} ranks")
     add("bytes received", f"{received:,}", "extrapolated")
     add("their time at 10 Gbit/s", f"{1e3 * received / WIRE:.2f} ms", "extrapolated")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *_growth(results, sent)]) + "\n"
+
+
+def _growth(results: dict, sent: dict[str, list[int]]) -> list[str]:
+    """One row for each number of ranks."""
+    s, kept = results["settings"], results["one_of_many"]["kept"]
+    ms = sum(kept[name]["least_cpu_ms"] for name in STEP)
+    lines = [
+        f"The same keys on other numbers of ranks. Time (sample, log-probability and gradient) and memory are those "
+        f"measured for {kept['keys']:,} keys, in proportion to the keys of a rank; what a call takes whatever its keys "
+        f"({results['records'][-1]['small']['least_cpu_ms']:.1f} ms for a sample, above) is not in them, nor is what "
+        "the table before leaves out. Each rank hands over the same bytes; it receives those of all.",
+        "",
+        "| ranks | keys a rank | CPU time | memory | bytes handed over | bytes received | at 10 Gbit/s | winners |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for ranks in MANY:
+        keys = s["many_keys"] // ranks
+        share, received = keys / kept["keys"], _received(sent, ranks)
+        cells = [f"{ranks:,}", f"{keys:,}", f"{share * ms:,.0f} ms", f"{share * kept['peak_bytes'] / 1e6:,.0f} MB"]
+        cells += [f"{sum(map(sum, sent.values())):,}", f"{received:,}", f"{1e3 * received / WIRE:.2f} ms"]
+        lines.append(f"| {' | '.join(cells)} | {ranks * s['k']:,} |")
+    return lines
+
+
+def _received(sent: dict[str, list[int]], ranks: int) -> int:
+    """Bytes: all get all of a gather; sums go round a ring."""
+    first, *sums = sent["log_prob"]
+    return ranks * (sum(sent["sample"]) + first) + 2 * sum(sums)
 
 
 def main(argv: list[str] | None = None, s: Settings | None = None) -> None:

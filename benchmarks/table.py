@@ -296,6 +296,8 @@ TABLES = {
     "ranking-cost": lambda: ranking_cost(_load("ranking.json")),
     "sorting": lambda: sorting.table(_load("sorting.json")),
     "scale": lambda: scale.table(_load(scale.FILE)),
+    "scale-cpu": lambda: scale.table(_load(scale.CPU_FILE)),
+    "scale-permutations": lambda: scale.permutations(_load(scale.FILE)),
     "host": lambda: host.table(_load("host-h200.json"), _load("host-h200-again.json")),
 }
 

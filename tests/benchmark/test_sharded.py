@@ -35,4 +35,11 @@ def test_ten_million_keys_have_the_traces_of_one_process():
 
 def test_the_page_shows_what_was_recorded():
     assert "100 of 100" in table.table("sharded")
-    assert "1,000,000,000" in table.table("sharded-scaled")
+    scaled = table.table("sharded-scaled")
+    assert "1,000,000,000" in scaled
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in scaled.splitlines()]
+    grown = {row[0]: row for row in rows if len(row) == 8 and row[0][0].isdigit()}
+    assert list(grown) == ["16", "64", "256", "1,024"]
+    assert {row[4] for row in grown.values()} == {"2,632"}  # whatever the number of ranks
+    assert grown["64"][1:4] == ["15,625,000", "209 ms", "266 MB"]  # as measured
+    assert grown["1,024"][7] == "65,536"

@@ -118,7 +118,8 @@ def test_every_measurement_has_its_page():
     """Each table is shown once, on a page of its own subject."""
     shown = {"variance": "variance", "bench": "benchmarks", "bench-cuda": "benchmarks", "updates": "benchmarks"}
     shown |= {"experiments": "results", "clustering": "supervision", "training-variance": "variance"}
-    shown |= {"scale": "benchmarks", "host": "performance"}
+    shown |= {"scale": "benchmarks", "scale-permutations": "benchmarks", "scale-cpu": "benchmarks"}
+    shown |= {"host": "performance"}
     shown |= {"training-surrogates": "estimators/surrogate-reinforce"}
     for table, name in shown.items():
         pages = [page for page in PAGES if f"```{{recorded}} {table}\n" in page.read_text(encoding="utf-8")]

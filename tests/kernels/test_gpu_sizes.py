@@ -162,15 +162,31 @@ def test_large_items(shape, make):
     check_against_the_cpu(shape, make)
 
 
+@pytest.mark.parametrize("kind", ["ties", "masked"])
+@pytest.mark.parametrize(
+    ("shape", "make"),
+    [
+        ((2048, 2048), gt.SpanningTree),
+        ((2048, 2048), gt.Matching),
+        ((2048, 2048), gt.Arborescence),
+        ((1_000_000,), subset(1000)),
+    ],
+)
+def test_ties_and_masks_of_large_items(shape, make, kind):
+    x, noise, _ = inputs(shape, kind)
+    check_against_the_cpu(shape, make, x[:2], noise[:2])
+
+
 @pytest.mark.parametrize(("n", "make"), [((2060, 2060), gt.SpanningTree), ((3000,), gt.BinaryTree)])
 def test_larger_items_are_copied_to_the_cpu(n, make):
     with pytest.warns(UserWarning, match=f"no CUDA kernel for a {make.__name__} of this size"):
         check_against_the_cpu((2, *n), make)
 
 
-def check_against_the_cpu(shape, make):
-    x = torch.randn(shape, generator=seeded(4))
-    noise = x + torch.randn(shape, generator=seeded(5))
+def check_against_the_cpu(shape, make, x=None, noise=None):
+    if x is None or noise is None:
+        x = torch.randn(shape, generator=seeded(4))
+        noise = x + torch.randn(shape, generator=seeded(5))
     cpu, cuda = make(x), make(x.cuda())
     trace = cuda.trace(noise.cuda())
     assert trace.to("cpu").equals(cpu.trace(noise)).all()

@@ -33,14 +33,28 @@ SIZES = [(2, 3, 1), (1000, 5000, 1), (1025, 4000, 30), (30_000, 300_000, 1), (20
 @pytest.mark.parametrize(("nodes", "edges", "components"), SIZES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equals_the_cpu(nodes, edges, components, dtype):
+    check_against_the_cpu(nodes, edges, components, dtype)
+
+
+def test_masked_edges():
+    """Among all but those of the path, which keeps the graph connected."""
+    mask = torch.rand(300_000, generator=seeded(5)) > 0.3
+    mask[:29_999] = True
+    trace = check_against_the_cpu(30_000, 300_000, 1, torch.float32, mask)
+    assert mask[trace.winners.flatten().long()].all()
+
+
+def check_against_the_cpu(nodes, edges, components, dtype, mask=None):
     ends = graph(nodes, edges)
     x = torch.randn(edges, generator=seeded(3), dtype=dtype)
     noise = (x + torch.randn(2, edges, generator=seeded(4), dtype=dtype)).mul(64).round().div(64)  # with ties
     found = []
     for device in ("cpu", "cuda"):
         leaf = x.to(device).requires_grad_()
-        d = gt.SpanningTree.from_edges(leaf, ends.to(device), nodes, components)
+        racing = None if mask is None else mask.to(device)
+        d = gt.SpanningTree.from_edges(leaf, ends.to(device), nodes, components, mask=racing)
         trace = d.trace(noise.to(device))
+        assert d.trace(d.conditional(trace)).equals(trace).all()
         log_prob = d.trace_log_prob(trace)
         (grad,) = torch.autograd.grad(log_prob.sum(), leaf)
         found.append([trace.winners.cpu(), trace.value.cpu(), log_prob.detach().cpu(), grad.cpu()])
@@ -50,6 +64,7 @@ def test_equals_the_cpu(nodes, edges, components, dtype):
     near = 1e-5 if dtype == torch.float32 else 1e-11
     torch.testing.assert_close(ours[2], log_prob, rtol=near, atol=near)
     torch.testing.assert_close(ours[3], grad, rtol=100 * near, atol=10 * near)
+    return trace.to("cpu")
 
 
 @pytest.mark.parametrize(("nodes", "edges", "components"), SIZES)

@@ -7,7 +7,7 @@ from common import FALSE_ALARM, seeded
 from scipy import stats
 
 import gumtrace as gt
-from gumtrace.kernels.cpu import arrays, ops, order, simd_math
+from gumtrace.kernels.cpu import arrays, ops, order, simd_math, subset
 from gumtrace.kernels.cpu.incidence import CLOSE
 from gumtrace.kernels.cpu.jit import kernel
 
@@ -120,6 +120,16 @@ def test_top_racing(k):
     count = top_racing(g, k, out)
     assert count == min(k, 63)
     assert out[:count].tolist() == [i for i in np.argsort(-g, kind="stable") if g[i] > -np.inf][:k]
+
+
+@pytest.mark.parametrize("d", [subset.LONG, subset.LONG + 1])
+@pytest.mark.parametrize("k", [1, subset.DEEP, subset.DEEP + 1, 64])
+def test_the_first_k_are_the_same_by_heap_and_by_candidates(d, k):
+    g = torch.randn(3, d, generator=seeded()).mul(64).round()  # with ties
+    g[1], g[2, ::3] = g[1].sort().values, -torch.inf
+    expected = g.sort(dim=-1, descending=True, stable=True).indices[:, :k]
+    found = gt.Subset(torch.zeros(3, d), k, mask=g > -torch.inf).trace(g).winners.long()
+    assert torch.equal(found, expected)
 
 
 @DTYPES

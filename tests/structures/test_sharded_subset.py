@@ -64,6 +64,31 @@ def test_k_is_an_integer(alone, k):
         gt.ShardedSubset(torch.zeros(2, 7), k)
 
 
+def test_lengths_are_refused(alone):
+    with pytest.raises(TypeError, match="ShardedSubset: it takes no lengths; pass mask="):
+        gt.ShardedSubset(torch.zeros(2, 7), 3, lengths=torch.tensor([7, 5]))
+
+
+def test_transforms_are_refused(alone):
+    x = torch.zeros(2, 7)
+    d = gt.ShardedSubset(x[0], 3)
+    for call in (lambda row: gt.ShardedSubset(row, 3, validate_args=False).sample(), lambda row: d.trace(row).value):
+        with pytest.raises(NotImplementedError, match="ShardedSubset: ranks exchange numbers, which vmap and"):
+            torch.func.vmap(call, randomness="different")(x)
+    with pytest.raises(NotImplementedError, match=r"vmap and torch\.func"):
+        torch.func.grad(lambda row: gt.ShardedSubset(row, 3).trace_log_prob(d.sample_trace()))(x[0])
+
+
+@pytest.mark.slow
+def test_compiled_with_breaks_in_the_graph(alone):
+    x = torch.randn(2, 7, generator=seeded())
+
+    def draw(x):
+        return gt.ShardedSubset(x, 3).sample(generator=seeded(1))
+
+    assert torch.equal(torch.compile(draw, backend="eager")(x), draw(x))
+
+
 @pytest.mark.filterwarnings("ignore:DTensor random operators:UserWarning")  # of torch 2.5, on a CPU
 def test_pieces_of_a_dtensor(alone):
     mesh = init_device_mesh("cpu", (1,))

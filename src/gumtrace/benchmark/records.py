@@ -51,6 +51,21 @@ class Record:
         """The step in copies of the logits."""
         return None if self.own_ms is None or self.copy_ms is None else self.own_ms / self.copy_ms
 
+    @property
+    def best_ms(self) -> float:
+        """What the step takes by the best measure there is: a graph's replay, events, or wall-clock time."""
+        return next(ms for ms in (self.graph_ms, self.device_ms, self.ms) if ms is not None)
+
+    @property
+    def best_copies(self) -> float | None:
+        """That in copies of the logits."""
+        return None if self.copy_ms is None else self.best_ms / self.copy_ms
+
+    @property
+    def extra_memory(self) -> float | None:
+        """Peak memory beyond the gradient, which a step returns, in multiples of the logits."""
+        return None if self.peak_bytes is None else max(self.peak_bytes / self.logits_bytes - 1, 0.0)
+
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     """What the numbers depend on. Says nothing of who ran it or where."""

@@ -20,15 +20,13 @@ LOGITS, CPU_LOGITS = 1 << 24, 1 << 19  # of a batch of the series, and the most 
 CHECKED = 2  # items
 SECONDS, MOST_CALLS = 0.5, 15  # of wall time for a step; slow ones get three calls, the slowest one
 SLOW = 3.0  # seconds
-RELAXED_NODES = 128  # the most of a tree whose relaxation is timed too: that takes O(n^3)
+RELAXED_NODES = 256  # the most of a tree whose relaxation is timed too: that takes O(n^3)
 TOLERANCE = 1e-3  # of gradients, relative, and a tenth of it of log-probabilities: float32 beside float64
 
 
-def _case(structure: str, batch: int | None = None, **size: int) -> Case:
-    """A case of the run, or without a batch a point of the series: as many items as make up the same number of
-    logits."""
-    case = Case(structure, size, quick=batch is not None)
-    return replace(case, batch=batch or max(1, round(LOGITS / keys_of(structure, size))))
+def _case(structure: str, batch: int | None = None, quick: bool = False, **size: int) -> Case:
+    """Without a batch a point of the series: as many items as make up the same number of logits."""
+    return Case(structure, size, batch or max(1, round(LOGITS / keys_of(structure, size))), quick=quick)
 
 
 def keys_of(structure: str, size: Size) -> int:
@@ -37,30 +35,34 @@ def keys_of(structure: str, size: Size) -> int:
 
 SCALE: tuple[Case, ...] = (
     _case("Subset", d=1024, k=64),
-    _case("Subset", d=131072, k=64, batch=64),
+    _case("Subset", d=131072, k=64, batch=64, quick=True),
     _case("Subset", d=8192, k=256, batch=1024),
     _case("Subset", d=10**6, k=1000, batch=8),
     _case("Permutation", d=1000),
     _case("Permutation", d=10**4),
-    _case("Permutation", d=100_000, batch=16),
+    _case("Permutation", d=100_000, batch=16, quick=True),
     _case("Permutation", d=10**6),
     _case("SpanningTree", n=100, batch=1024),
-    _case("SpanningTree", n=500, batch=64),
+    _case("SpanningTree", n=256, batch=64),
+    _case("SpanningTree", n=500, batch=64, quick=True),
     _case("SpanningTree", n=1000, batch=16),
-    _case("SpanningTree", n=2048, batch=4),
+    _case("SpanningTree", n=2048),
     _case("Matching", n=50),
-    _case("Matching", n=200, batch=256),
+    _case("Matching", n=200, batch=256, quick=True),
     _case("Matching", n=1000, batch=16),
+    _case("Matching", n=2048),
     _case("Arborescence", n=100, batch=1024),
-    _case("Arborescence", n=500, batch=64),
+    _case("Arborescence", n=256, batch=64),
+    _case("Arborescence", n=500, batch=64, quick=True),
     _case("Arborescence", n=1000, batch=16),
+    _case("Arborescence", n=2048),
     _case("BinaryTree", n=200),
-    _case("BinaryTree", n=2048),
+    _case("BinaryTree", n=2048, quick=True),
     _case("SpanningTree.from_edges", nodes=10**4, edges=10**5, batch=1),
-    _case("SpanningTree.from_edges", nodes=10**5, edges=10**6, batch=1),
+    _case("SpanningTree.from_edges", nodes=10**5, edges=10**6, batch=1, quick=True),
     _case("SpanningTree.from_edges", nodes=10**6, edges=10**7, batch=1),
     _case("BatchedSpanningTree", nodes=30, edges=60, batch=256),
-    _case("BatchedSpanningTree", nodes=100, edges=300, batch=4096),
+    _case("BatchedSpanningTree", nodes=100, edges=300, batch=4096, quick=True),
 )
 
 

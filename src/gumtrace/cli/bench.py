@@ -11,8 +11,11 @@ import torch
 from gumtrace import benchmark
 from gumtrace.benchmark import Case, CheckFailed, Record
 from gumtrace.benchmark.cases import BATCH, CUDA_BATCH, has_kernel
+from gumtrace.benchmark.figure import draw
+from gumtrace.benchmark.scale import CPU_LOGITS
 from gumtrace.benchmark.timing import REPEAT
 from gumtrace.cli.arguments import device_problem, file_problem, positive
+from gumtrace.extras import require
 
 QUICK_REPEAT = 5
 
@@ -25,19 +28,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scale",
         action="store_true",
-        help="large items instead, with batches of their own, beside torch's noise and sort",
+        help="large items instead, with batches of their own (on the CPU smaller ones), beside torch's noise and sort",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the records to this file")
+    figure = "also draw time and memory of a step against size, a line for each structure, into this picture"
+    parser.add_argument("--figure", type=Path, metavar="FILE", help=figure)
     names = ", ".join(benchmark.STRUCTURES)
     parser.add_argument(
         "--structures", type=_structures, metavar="A,B", help=f"structures to measure (default: all): {names}"
     )
-    batch = f"items in a batch (default: {BATCH}, on CUDA {CUDA_BATCH}); sparse graphs always come alone"
+    batch = (
+        f"items in a batch (default: {BATCH}, on CUDA {CUDA_BATCH}); sparse graphs always come alone; not with --scale"
+    )
     parser.add_argument("--batch", type=positive, metavar="N", help=batch)
     parser.add_argument(
         "--dtype", choices=["float32", "float64"], default="float32", help="dtype of the logits (default: float32)"
     )
-    repeat = f"rounds to take medians over (default: {REPEAT}, {QUICK_REPEAT} with --quick; 10^7 edges: at most 3)"
+    repeat = (
+        f"rounds to take medians over (default: {REPEAT}, {QUICK_REPEAT} with --quick; 10^7 edges: at most 3); with "
+        "--scale at most so many calls of a step, as they fit into half a second, or three, of the slowest one"
+    )
     parser.add_argument("--repeat", type=positive, metavar="N", help=repeat)
 
 
@@ -45,9 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """0: done; 1: a correctness check failed and nothing was timed; 2: the device or the file cannot be used, or there
     is no case to measure."""
     dtype = getattr(torch, args.dtype)
-    problem = device_problem(args.device, dtype)
-    if problem is None and args.json is not None:
-        problem = file_problem(args.json, "--json")
+    problem = _batch_problem(args) or device_problem(args.device, dtype) or _files_problem(args)
     if problem:
         print(f"gumtrace bench: {problem}", file=sys.stderr)
         return 2
@@ -57,13 +65,14 @@ def run(args: argparse.Namespace) -> int:
         return 2
     on_cuda = torch.device(args.device).type == "cuda"
     settings: dict[str, Any] = {"device": args.device, "dtype": dtype}
-    repeat: dict[str, Any] = {"calls": args.repeat} if args.repeat else {}
+    rounds = args.repeat or (QUICK_REPEAT if args.quick else REPEAT)
+    repeat: dict[str, Any] = {"calls": rounds}
     check: Callable[..., None] = benchmark.check_scale
     time: Callable[..., list[Record]] = benchmark.run_scale
     if not args.scale:
         check, time = benchmark.check_case, benchmark.run_case
         settings["batch"] = args.batch or (CUDA_BATCH if on_cuda else BATCH)
-        repeat = {"repeat": args.repeat or (QUICK_REPEAT if args.quick else REPEAT), "checked": True}
+        repeat = {"repeat": rounds, "checked": True}
     try:
         for case in _progress(cases, "checking"):
             check(case, **settings)
@@ -79,7 +88,29 @@ def run(args: argparse.Namespace) -> int:
     _print_table(records, machine, args.scale)
     if args.json is not None:
         print(f"{len(records)} records in {args.json}", file=sys.stderr)
+    if args.figure is not None:
+        draw(records).savefig(args.figure, dpi=140)
+        print(f"a figure in {args.figure}", file=sys.stderr)
     return 0
+
+
+def _batch_problem(args: argparse.Namespace) -> str | None:
+    return (
+        "--batch has no meaning with --scale, whose cases have batches of their own"
+        if args.scale and args.batch
+        else None
+    )
+
+
+def _files_problem(args: argparse.Namespace) -> str | None:
+    """Why what was asked for cannot be written, as known before the work."""
+    problem = None if args.json is None else file_problem(args.json, "--json")
+    if problem or args.figure is None:
+        return problem
+    kinds = require("matplotlib.figure", "plot").Figure().canvas.get_supported_filetypes()
+    if args.figure.suffix[1:].lower() not in kinds:
+        return f"cannot draw {args.figure}: its name must end in one of {', '.join(sorted(kinds))}"
+    return file_problem(args.figure, "--figure")
 
 
 def _wanted(case: Case, args: argparse.Namespace) -> bool:
@@ -123,7 +154,7 @@ def _progress(cases: list[Case], what: str) -> Iterator[Case]:
 def _print_table(records: list[Record], machine: dict, scale: bool = False) -> None:
     cuda = any(torch.device(record.device).type == "cuda" for record in records)
     if scale:
-        head, rows = _scale_table(records)
+        head, rows = _scale_table(records, cuda)
     else:
         head, rows = _cuda_table(records, machine["bytes_per_second"]) if cuda else _table(records)
     title = f"{machine['device']}, {machine['threads']} threads, {machine['cpu']}, torch {machine['torch']}"
@@ -133,8 +164,13 @@ def _print_table(records: list[Record], machine: dict, scale: bool = False) -> N
     )
     if scale:
         note = (
-            "ms for the whole batch, on CUDA of the device: a graph's replay, or * events around the eager step; "
-            "torch: exponential_, log and topk or sort; peak: memory of a t_step beyond logits and gradient, in logits"
+            "ms for the whole batch of the device: a graph's replay, or * events around the eager step; eager: t_step "
+            "with all that Python takes; "
+            if cuda
+            else f"ms for the whole batch, at most {CPU_LOGITS} logits on the CPU, or one item; "
+        ) + (
+            "torch: exponential_, log and topk or sort; copies, x torch: t_step in copies of the logits, in times of "
+            "torch; peak: memory of a t_step beyond logits and gradient, in logits"
         )
     elif cuda:
         note = (
@@ -207,15 +243,17 @@ def _cuda_table(records: list[Record], bandwidth: float | None) -> tuple[list[st
     return head, rows
 
 
-def _scale_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
-    head = ["case", "batch", "copy", benchmark.BASELINE, "t_step", benchmark.RELAXED, "peak"]
+def _scale_table(records: list[Record], cuda: bool) -> tuple[list[str], list[list[str]]]:
+    timed = (benchmark.BASELINE, "t_step", benchmark.RELAXED)
+    head = ["case", "batch", "copy", *timed, *(["eager"] if cuda else []), "copies", "x torch", "peak"]
     rows = []
     for by_step in _by_case(records):
-        update = by_step["t_step"]
-        times = [_scale_ms(by_step.get(step)) for step in head[3:6]]
-        peak = "" if update.peak_bytes is None else f"{max(update.peak_bytes / update.logits_bytes - 1, 0):.2f}"
-        name = Case(update.structure, update.size).name
-        rows.append([name, str(update.batch), _ms(update.copy_ms), *times, peak])
+        update, torchs = by_step["t_step"], by_step.get(benchmark.BASELINE)
+        row = [Case(update.structure, update.size).name, str(update.batch), _ms(update.copy_ms)]
+        row += [_scale_ms(by_step.get(step)) for step in timed]
+        row += [_ms(update.ms)] if cuda else []
+        row += [_ms(update.best_copies), "" if torchs is None else f"{update.best_ms / torchs.best_ms:.2f}"]
+        rows.append([*row, "" if update.extra_memory is None else f"{update.extra_memory:.2f}"])
     return head, rows
 
 
@@ -224,7 +262,7 @@ def _scale_ms(record: Record | None) -> str:
         return ""
     if record.graph_ms is None and record.device_ms is not None:
         return f"{_ms(record.device_ms)}*"
-    return _ms(record.graph_ms or record.ms)
+    return _ms(record.best_ms)
 
 
 def _share(update: Record, bandwidth: float | None) -> str:

@@ -42,6 +42,7 @@ class ShardedSubset(Structure):
         k: how many, an int.
         group: of torch.distributed, one that carries CPU tensors; the default group for None.
         mask, validate_args: as of all structures, see `gumtrace.structures.Structure`.
+        lengths: only None: keys in the padding are masked on the ranks that have them.
     """
 
     settings = ("k",)
@@ -56,6 +57,7 @@ class ShardedSubset(Structure):
         *,
         group: Any = None,
         mask: Tensor | None = None,
+        lengths: None = None,
         validate_args: bool | None = None,
     ):
         self._ranks = Ranks("ShardedSubset", group)
@@ -63,6 +65,8 @@ class ShardedSubset(Structure):
 
         def prepare():
             self.k = _checked_k(k)
+            if lengths is not None:
+                raise TypeError("ShardedSubset: it takes no lengths; pass mask=, False at the keys of the padding here")
             checks.logits("ShardedSubset", logits, 1)
             if hasattr(logits, "to_local"):
                 raise TypeError("ShardedSubset: logits must be the piece of this rank: logits.to_local() of a DTensor")

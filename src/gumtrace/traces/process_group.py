@@ -54,6 +54,8 @@ class Ranks:
         problem, kept = None, None
         facts: dict[str, Any] = {}
         told: Sequence[int] = []
+        if torch._C._are_functorch_transforms_active():  # a matter of the program, which is that of all ranks
+            raise NotImplementedError(f"{self.name}: ranks exchange numbers, which vmap and torch.func cannot see")
         try:
             facts, told, kept = prepare()
         except Exception as error:  # whatever it is: the others must hear of it

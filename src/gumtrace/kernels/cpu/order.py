@@ -5,6 +5,8 @@ import numpy as np
 from gumtrace.kernels.cpu.arrays import as_bits, integers
 from gumtrace.kernels.cpu.jit import jit
 
+LEAST_ROOM = 256  # of candidates
+
 
 @jit
 def before(g, a, b):
@@ -78,13 +80,13 @@ def sort_racing(g, k):
 
     Candidates are collected in twice the room and sorted when it is full; the k-th is then what later keys have to
     beat. Few do: the time is that of reading g, and of sorting k keys some ln(d / k) times. With k = d nothing is ever
-    full, and all are sorted once.
+    full, and all are sorted once. Where G ascends and all beat it, the least room keeps sorts few.
     """
     bits = as_bits(g)
     width = 8 * bits.itemsize
     sign = np.uint64(1) << np.uint64(width - 1)
     mask = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - width)
-    room = min(2 * k, g.size)
+    room = min(max(2 * k, LEAST_ROOM), g.size)
     codes = np.empty(room, np.uint64)
     keys = np.empty(room, np.int32)
     spare_codes = np.empty(room, np.uint64)

@@ -13,6 +13,8 @@ from gumtrace.kernels.cpu.jit import jit
 from gumtrace.kernels.cpu.order import sort_racing, top_racing
 from gumtrace.kernels.geometry import PermutationGeometry, SubsetGeometry
 
+DEEP, LONG = 16, 4096  # of a heap and a row; beyond one of them candidates are faster
+
 
 @trace_item.of(SubsetGeometry)
 def _trace_subset(geometry, g, k, winners, links):
@@ -23,7 +25,7 @@ def _trace_subset(geometry, g, k, winners, links):
 def first_racing(g, k, winners):
     """The first k winners in order and then -1; returns how many there were."""
     winners[:] = -1
-    if k > 64:  # a heap this deep is slower
+    if k > DEEP or g.size > LONG:
         order = sort_racing(g, k)
         count = order.size
         copy_row(order, count, winners)

@@ -64,9 +64,10 @@ RANGES = {  # for `gumtrace.backends()`
     "Subset and Permutation": f"to {subset.LONGEST} keys (torch sorts permutations of more than {IN_REGISTERS})",
     "Matching": f"to {matching.WIDEST} columns",
     "SpanningTree": f"to {spanning_tree.MOST_NODES} nodes",
-    "SpanningTree.from_edges": f"to {sparse_tree.MOST_DECISIONS} nodes a graph",
+    "SpanningTree.from_edges": f"to {sparse_tree.MOST_DECISIONS} nodes and {sparse_tree.MOST_KEYS} edges a graph",
     "Arborescence": f"to {arborescence.LARGEST} nodes",
     "BinaryTree": f"to {binary_tree.LARGEST} tokens",
+    "soft trees (relax)": f"to {matrix_tree.LARGEST} nodes (larger ones in torch, on the device)",
 }
 
 
