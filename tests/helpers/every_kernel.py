@@ -1,7 +1,7 @@
 """Every structure once, at sizes that take each way through its kernels: for `make sanitize`, which looks for accesses
 out of bounds and for races. What the numbers are is for the tests to check.
 
-python tests/helpers/every_kernel.py --device cuda [--small]
+python tests/helpers/every_kernel.py --device cuda [--most KEYS]
 """
 
 import argparse
@@ -87,12 +87,12 @@ def run(make: Make, logits: torch.Tensor, relaxed: bool, **more: Any) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--device", default="cuda")
-    arguments.add_argument("--small", action="store_true", help="only items of at most 2,000 keys")
+    arguments.add_argument("--most", type=int, default=10**9, metavar="KEYS", help="only items of at most so many keys")
     given = arguments.parse_args()
     generator = torch.Generator().manual_seed(0)
     for name, make, shape, ragged in cases():
         keys = math.prod(shape[1:] or shape)
-        if given.small and keys > 2000:
+        if keys > given.most:
             continue
         logits = torch.randn(shape, generator=generator).to(given.device)
         relaxed = keys <= RELAXED.get(name, 0)

@@ -6,7 +6,7 @@ import every_kernel
 
 
 def test_small_items_of_every_structure(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["every_kernel.py", "--device", "cpu", "--small"])
+    monkeypatch.setattr(sys, "argv", ["every_kernel.py", "--device", "cpu", "--most", "2000"])
     every_kernel.main()
     ran = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
     assert ran == {
