@@ -96,15 +96,15 @@ def summary(times: list[tuple[float, float]]) -> dict[str, float]:
 HEADS = {"plain": "torch alone", "step": "step", "call": "estimator", "update": "estimator and backward"}
 
 
-def table(results: dict, again: dict) -> str:
-    """One row for each structure, milliseconds; below it what a second recording found."""
+def table(results: dict) -> str:
+    """One row for each structure, milliseconds."""
     machine, ms = results["machine"], _milliseconds(results)
     lines = [
         f"Milliseconds of an eager call for a batch of {BATCH} small items, by default, and behind the arrow with "
         f"backward in the thread that calls it; medians of `benchmarks/host.py` on {machine['device']}, torch "
         f"{machine['torch'].split('+')[0]}, {machine['date']}. Torch alone: a sum and its backward. Step: "
         "distribution, trace, log-probability, backward. Estimator: TraceREINFORCE of "
-        f"{SAMPLES} samples with its objective.",
+        f"{SAMPLES} samples with its objective. The host was shared: torch alone shows how fast it was.",
         "",
         "| | " + " | ".join(HEADS.values()) + " |",
         "|---|" + "---:|" * len(HEADS),
@@ -112,22 +112,11 @@ def table(results: dict, again: dict) -> str:
     for structure in STRUCTURES:
         cells = (" → ".join(f"{ms[structure, thread, call]:.2f}" for thread in THREADS) for call in HEADS)
         lines.append(f"| {structure} | " + " | ".join(cells) + " |")
-    ranges = (f"{head} {' → '.join(_range(again, thread, call) for thread in THREADS)}" for call, head in HEADS.items())
-    lines += [
-        "",
-        "The host is shared, and torch alone shows how fast it is. "
-        f"Recorded again ({again['machine']['date']}), from the fastest structure to the slowest: {', '.join(ranges)}.",
-    ]
     return "\n".join(lines) + "\n"
 
 
 def _milliseconds(results: dict) -> dict[tuple[str, str, str], float]:
     return {(r["structure"], r["thread"], r["call"]): r["median_us"] / 1e3 for r in results["records"]}
-
-
-def _range(results: dict, thread: str, call: str) -> str:
-    ms = [value for (_, *rest), value in _milliseconds(results).items() if rest == [thread, call]]
-    return f"{min(ms):.2f} to {max(ms):.2f}"
 
 
 def main(argv: list[str] | None = None) -> None:

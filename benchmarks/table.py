@@ -7,7 +7,7 @@ from pathlib import Path
 import clustering
 import host
 import scale
-import sharded
+import sharded_tables
 import sorting
 from variance import described, rows_of
 
@@ -289,8 +289,8 @@ TABLES = {
     "compile-time": lambda: compile_time(_load("compile_time.json")),
     "variance": lambda: variance(_load("variance.json")),
     "clustering": lambda: clustering.table(_load("clustering.json")),
-    "sharded": lambda: sharded.table(_load("sharded.json")),
-    "sharded-scaled": lambda: sharded.scaled(_load("sharded.json")),
+    "sharded": lambda: sharded_tables.table(_load("sharded.json")),
+    "sharded-scaled": lambda: sharded_tables.scaled(_load("sharded.json")),
     "ranking": lambda: ranking(_load("ranking.json")),
     "ranking-noise": lambda: ranking_noise(_load("ranking.json")),
     "ranking-cost": lambda: ranking_cost(_load("ranking.json")),
@@ -298,7 +298,7 @@ TABLES = {
     "scale": lambda: scale.table(_load(scale.FILE)),
     "scale-cpu": lambda: scale.table(_load(scale.CPU_FILE)),
     "scale-permutations": lambda: scale.permutations(_load(scale.FILE)),
-    "host": lambda: host.table(_load("host-h200.json"), _load("host-h200-again.json")),
+    "host": lambda: host.table(_load("host-h200.json")),
 }
 
 

@@ -19,10 +19,10 @@ def test_a_record_for_every_structure_and_thread(tmp_path, monkeypatch):
     assert [(r["structure"], r["thread"], r["call"]) for r in found["records"]] == [
         (s, t, c) for t in host.THREADS for s in host.STRUCTURES for c in ("plain", "step", "call", "update")
     ]
-    shown = host.table(found, found)
+    shown = host.table(found)
     assert shown.count("\n| ") == 1 + len(host.STRUCTURES)
-    steps = [r["median_us"] / 1e3 for r in found["records"] if (r["thread"], r["call"]) == ("own", "step")]
-    assert f"step {min(steps):.2f} to {max(steps):.2f} → " in shown
+    own, calling = (r["median_us"] / 1e3 for r in found["records"] if (r["structure"], r["call"]) == ("Subset", "step"))
+    assert f"| {own:.2f} → {calling:.2f} |" in next(line for line in shown.splitlines() if line.startswith("| Subset"))
     assert all(0 < r["min_us"] <= r["median_us"] and r["cpu_us"] > 0 for r in found["records"])
 
 

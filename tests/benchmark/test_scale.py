@@ -208,7 +208,7 @@ def test_figure():
     assert list(memory.lines[0].get_ydata()) == pytest.approx([2.0, 0.0])
 
 
-LIMITS = [  # of issue 24: structure, size, batch, what of it, and the most that it may be
+LIMITS = [  # what large items may take: structure, size, batch, what of it, and the most that it may be
     ("Subset", {"d": 131072, "k": 64}, 64, "times_torch", 1.5),
     ("Subset", {"d": 8192, "k": 256}, 1024, "times_torch", 1.5),
     ("Subset", {"d": 10**6, "k": 1000}, 8, "best_copies", 30),

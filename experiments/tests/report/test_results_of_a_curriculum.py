@@ -58,7 +58,7 @@ def test_what_the_notes_say_of_a_curriculum():
     assert f"25 expressions answer {answers} %, and for each of 100\nexpressions {more_answers} %" in guide
     results = (ROOT / "docs" / "results.md").read_text()
     assert f"the same seeds; {answers} and {edges} with ten)" in results
-    assert f"in place of 25: {more_answers} and {more_edges};" in results
+    assert f"in place of 25: {more_answers} and {more_edges} (seeds 1 to 5);" in results
 
 
 def test_what_the_notes_say_of_noise_with_a_curriculum():
@@ -129,7 +129,7 @@ def test_what_the_notes_say_of_starts():
     assert sum(x < 60 for x in few) == 8
     first = {s: 100 * x[0] for s, x in scores["listops"].items()}
     assert {s for s, x in first.items() if x < 60} == {8, 9}
-    assert f"went on with had {max(scores['listops'][6]):.1%}, and ended at {six:.1f} %".replace("%,", " %,", 1) in text
+    assert f"seed 6 continued with had {100 * max(scores['listops'][6]):.1f} %, and ended at {six:.1f} %" in text
     assert f"the slow one had {first[10]:.1f} %, and ended at {slow:.1f} %" in text
     best, other = (100 * x for x in (max(scores["listops-items"][4]), scores["listops-items"][4][0]))
     assert f"{best:.1f} % for the start that was taken, which ended at {taken:.1f} %" in text

@@ -60,7 +60,7 @@ def test_what_the_notes_say_of_operators_read_as_others_with_more_expressions():
     told = "five seeds answer {} % and have {} % of edges right on test**"
     assert told.format(*means_of(relabelled)) in notes("listops")
     results = (ROOT / "docs" / "results.md").read_text()
-    assert "`relabel = 0.3`: {} and {}.".format(*means_of(relabelled)) in results
+    assert "`relabel = 0.3`: {} and {} (seeds 1 to 5).".format(*means_of(relabelled)) in results
     assert "without `--relabel` had {} and {} % on average".format(*means_of(plain)) in notes("listops")
     best, worst = (
         [f"{end(percent_of(relabelled, metric)):.1f}" for metric in ("accuracy", "precision")] for end in (max, min)

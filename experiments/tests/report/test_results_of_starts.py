@@ -43,7 +43,7 @@ def test_starts_of_graph_layout():
 
 
 def test_limits_of_graph_layout_are_far_from_scores():
-    """But of one start, which the notes name."""
+    """But of two starts, which the notes name."""
     found = {}
     for r in collect([RESULTS / "graph-layout"]):
         if r.result and r.config["starts"] > 2:
@@ -52,10 +52,10 @@ def test_limits_of_graph_layout_are_far_from_scores():
     near = []
     for row, starts in found.items():
         limit = start_tables.POOR[row[0]]
-        near += [(row, round(max(starts) - x)) for x in starts if abs(max(starts) - x - limit) < 50]
-    ((row, far),) = near
-    assert (row[:4], far) == (("teacher-forced", 10, "TraceREINFORCE", 2048), 580)
-    assert f"but one of T-REINFORCE+ with 128 graphs, {far} nats behind" in notes()
+        near += [(row, round(max(starts) - x)) for x in starts if abs(max(starts) - x - limit) < 60]
+    (row, far), (other, further) = sorted(near, key=lambda found: found[1])
+    assert (row[:4], other[:3]) == (("teacher-forced", 10, "TraceREINFORCE", 2048), ("teacher-forced", 10, "REBAR"))
+    assert f"one of T-REINFORCE+ with 128 graphs, {far} nats behind, and one of REBAR, {further}." in notes()
 
 
 def test_starts_of_listops():
@@ -77,7 +77,7 @@ def test_starts_of_listops():
     chance = fisher_exact([[len(low), len(high)], [unlike, 20 - unlike]]).pvalue
     assert f"with a probability of {100 * chance:.0f} % (Fisher's exact test, two-sided)" in notes("listops")
     results = (ROOT / "docs" / "results.md").read_text()
-    assert f"makes poor starts more common: {len(low)} of 20, and {unlike} of 20 without it." in results
+    assert f"With `relabel` {len(low)} of 20 starts were poor, and {unlike} of 20 without it (p = 0.04)." in results
     assert f"more poor starts, [{len(low)} of 20]" in notes("listops")
 
 
@@ -102,7 +102,7 @@ def test_ends_of_listops():
     assert f"the parse is found by {parsed(one)} runs from one start, and by all 20" in notes("listops")
     assert parsed(four) == "20 of 20"
     results = (ROOT / "docs" / "results.md").read_text()
-    assert f"{parsed(one)} runs of T-REINFORCE+ from one start find the parse, and all 20 from the best" in results
+    assert f"{parsed(one)} runs of T-REINFORCE+ from one start find the parse, over three settings, and all 20 from the best" in results
     (late,) = [r for r in one if 0.5 <= r.result["test"]["recall"] < 0.7]
     assert (late.seed, late.config["calls"]) == (9, 100)
     assert f"is seed 9, which is late, at {100 * late.result['test']['recall']:.1f} %" in notes("listops")

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     repeat = (
         f"rounds to take medians over (default: {REPEAT}, {QUICK_REPEAT} with --quick; 10^7 edges: at most 3); with "
-        "--scale at most so many calls of a step, as they fit into half a second, or three, of the slowest one"
+        "--scale the most calls of a step: slow steps are called less often"
     )
     parser.add_argument("--repeat", type=positive, metavar="N", help=repeat)
 

@@ -41,8 +41,8 @@ def computes_ahead(geometry: Geometry, logits: Tensor, items: int) -> bool:
     """Whether the gradient of log P(T) of so many items is computed with the value, so that one multiplication is left
     to backward.
 
-    On CUDA torch runs backward in a thread of its own, where Python takes several times as long as in that of the
-    caller, as all it needs is in the cache of another core; and small batches wait for it.
+    On CUDA torch runs backward in a thread of its own, where the host takes up to twice as long as in that of the
+    caller; and small batches wait for the host.
     """
     if not is_plain([logits]):
         return False

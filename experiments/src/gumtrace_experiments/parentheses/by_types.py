@@ -1,6 +1,7 @@
 """What is shown of several numbers of types together: tables, and the paper's figure."""
 
 import math
+from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
 
@@ -38,13 +39,17 @@ _SIZE = (4.2, 3.2)  # inches, of a panel
 
 def overview(shown: list[Choice]) -> list[Table]:
     """A table for each metric, with the numbers of types side by side, and one of what else is known of the
-    models."""
+    models; all of them for each size of models, which titles say if there are several."""
     tables = []
-    for _, same in groupby((c for c in shown if c.group.finished), lambda choice: choice.block.key[0]):
-        several = list(same)
-        if len(_types(several)) > 1:
-            tables += [_by_types(several, column) for column in _COLUMNS]
-        tables.append(_others(several))
+    sizes = [list(same) for _, same in groupby((c for c in shown if c.group.finished), lambda c: c.block.key[0])]
+    for same in sizes:
+        of_size = []
+        if len(_types(same)) > 1:
+            of_size += [_by_types(same, column) for column in _COLUMNS]
+        of_size.append(_others(same))
+        setting = same[0].group.setting
+        size = f", hidden = {setting['hidden']}, {setting['iterations']:,} iterations" if len(sizes) > 1 else ""
+        tables += [replace(table, title=table.title + size) for table in of_size]
     return tables
 
 

@@ -78,9 +78,9 @@ def rank_sort(codes, keys, count, out):
 def sort_racing(g, k):
     """The first k keys with G > -inf, first winner first; fewer if there are not so many.
 
-    Candidates are collected in twice the room and sorted when it is full; the k-th is then what later keys have to
-    beat. Few do: the time is that of reading g, and of sorting k keys some ln(d / k) times. With k = d nothing is ever
-    full, and all are sorted once. Where G ascends and all beat it, the least room keeps sorts few.
+    Candidates are collected in twice the room, or the least there is, and sorted when it is full; the k-th is then what
+    later keys have to beat. Few do: the time is that of reading g, and of sorting k keys some ln(d / k) times. With
+    k = d nothing is ever full, and all are sorted once. Where G ascends, the least room keeps sorts few.
     """
     bits = as_bits(g)
     width = 8 * bits.itemsize

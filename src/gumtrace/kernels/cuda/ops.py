@@ -81,7 +81,7 @@ def served(geometry: Geometry) -> bool:
     warnings.warn(
         f"gumtrace has no CUDA kernel for a {name} of this size (gumtrace.backends() lists the largest items): it is "
         "copied to the CPU and back at every call",
-        stacklevel=2,
+        stacklevel=1,  # this line for all operators: Python shows it once for each structure
     )
     return False
 
