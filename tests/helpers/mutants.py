@@ -91,8 +91,8 @@ FAULTS = {  # name: (file, what is there, the fault)
     "half of the uniforms": (f"{CPU}/simd_math.py", "f = w if low else one - w", "f = w"),
     "a second derivative's winner": (
         "kernels/derivatives.py",
-        "won * grad[:, None] - lost",
-        "won * grad[:, None] + lost",
+        "won * weight[:, None] - lost",
+        "won * weight[:, None] + lost",
     ),
     "orders that are counted twice": (
         f"{STRUCTURES}/exact.py",
