@@ -20,7 +20,7 @@ SUMMARY = {
 }
 NOTE = (
     "Means over seeds on the test set. Each column has its own best estimator: the paper's by this mean, ours by the "
-    "mean on validation. Calls are items times structures of a batch, 128 and 100 if nothing else is said; a "
+    "mean on validation. Calls are items times structures of a batch, 128 and 100 unless a row names others; a "
     "curriculum is short expressions first; the encoder reads other operators in a share `relabel` of a batch."
 )
 
