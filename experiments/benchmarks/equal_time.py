@@ -73,12 +73,14 @@ def _listops() -> Iterator[Row]:
     starts = {"starts": 4, "start_iterations": 5000}
     relax = {**usual, "samples": 2, "estimator_lr": 1e-4}
     rebar = {**soft, "samples": 2, "learn_temperature": False}
+    noise = {**score, "lr": 3e-4}
     for name, estimator, seeds, settings, items in (
         ("SST", "StochasticSoftmax", "1-10", {**soft, **starts}, None),
         ("T-REINFORCE", "TraceREINFORCE", "1-10", score, 400),
-        ("E-REINFORCE", "NoiseREINFORCE", "1-5", {**score, "lr": 3e-4}, 400),
+        ("E-REINFORCE", "NoiseREINFORCE", "1-5", noise, 400),
         ("RELAX", "RELAX", "1-5", relax, 200),
         ("REBAR", "REBAR", "1-5", rebar, 600),
+        ("E-REINFORCE-10x10", "NoiseREINFORCE", "1-5", {**noise, "samples": 10, "classifier_lr": 1e-3}, None),
     ):
         section = "listops" if name == "T-REINFORCE" else "listops-others"
         yield Row(f"{section}/{name}", "listops", estimator, seeds, settings)
