@@ -138,6 +138,7 @@ def test_different_graphs_in_a_cuda_graph():
     d = molecules("cuda", leaf.detach(), validate_args=False)
     edges = d.flat(d.log_rates).shape[-1]
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
             step(d.with_log_rates(d.padded(leaf[:edges])), leaf)

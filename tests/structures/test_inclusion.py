@@ -277,6 +277,7 @@ def test_cuda_graphs_record_it():
         return mean, *torch.autograd.grad(mean, x, v)
 
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         step(x)
     torch.cuda.synchronize()
