@@ -89,6 +89,9 @@ def test_what_does_not_change_the_work_does_not_change_its_time():
     assert TIMES.of("graph-layout", setting, "NVIDIA H200").ms == 1.0
     assert TIMES.of("graph-layout", {**setting, "frames": 20}, "NVIDIA H200") is None
     assert TIMES.of("listops", setting, "NVIDIA H200") is None
+    # the newest, though an older version knew fewer settings and so did not replace its own record
+    older, newer = clocked(1.0, **TRACE), clocked(0.5, **TRACE, a_new_setting=0.0)
+    assert Times([older, newer]).of("graph-layout", {**setting, "a_new_setting": 0.0}, "NVIDIA H200").ms == 0.5
 
 
 def test_before_the_first_evaluation_there_is_nothing(runs):

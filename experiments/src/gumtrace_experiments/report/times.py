@@ -45,8 +45,8 @@ class Times:
         self.records = list(records)
 
     def of(self, experiment: str, setting: dict[str, Any], device: str) -> Time | None:
-        """None if it was not clocked on that device."""
-        for record in self.records:
+        """The newest; None if it was not clocked on that device."""
+        for record in reversed(self.records):
             known = {name: value for name, value in record["setting"].items() if name not in IDLE}
             same = (record["experiment"], record["device"]) == (experiment, device)
             if same and all(name in setting and setting[name] == value for name, value in known.items()):
