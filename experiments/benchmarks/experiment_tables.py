@@ -101,13 +101,20 @@ def original(results: dict) -> str:
 def _by_batch(runs: list[dict]) -> dict[str, list[dict]]:
     """By two cells of a table: the estimator, whose structures are a call each, and what a batch has."""
     found = {}
-    for run in runs:
-        calls, samples = run["config"]["calls"], run["config"]["samples"]
-        share = run["config"].get("relabel", 0)  # records from before it have none
-        name = family(run["config"]["estimator"]) + f", relabel {share}" * (share > 0)
-        about = f"{name} | {calls // samples} × {samples}"
+    for run in sorted(runs, key=_order):
+        config = run["config"]
+        share = config.get("relabel", 0)  # records from before it, and from before curricula, have none
+        name = family(config["estimator"]) + f", relabel {share}" * (share > 0)
+        name += "" if config.get("curriculum") else ", no curriculum"
+        about = f"{name} | {start_tables.items(config)} × {config['samples']}"
         found.setdefault(about, []).append(run)
     return found
+
+
+def _order(run: dict) -> tuple:
+    config = run["config"]
+    batch = place(config["estimator"]), start_tables.items(config)
+    return not config.get("curriculum"), config.get("relabel", 0), *batch
 
 
 def updates(results: dict) -> str:

@@ -48,6 +48,36 @@ def test_what_the_notes_say_of_times():
         f"an update of SST took {soft} ms, one of T-REINFORCE+ with a quarter of its expressions and four structures "
     )
     assert told + f"of each {few} ms, and with as many expressions {many} ms" in notes("listops")
+    relax, rebar = clocked("listops", "tf32", 50, 2, "RELAX"), clocked("listops", "tf32", 50, 2, "REBAR")
+    assert f"one of RELAX {relax} ms, and of REBAR {rebar} ms" in notes("listops")
+    ratios = [f"{float(x) / float(few):.1f} times the time" for x in (many, soft, relax)]
+    guide = (ROOT / "docs" / "choosing.md").read_text()
+    assert f"four times the calls, and {ratios[0]} of an update. SST answers" in guide
+    assert f"%, with {ratios[1]}, and misses" in guide
+    assert f"from one start, with {ratios[2]}." in guide
+
+
+def test_what_the_notes_say_of_listops_at_equal_time():
+    records, kind, times = collect([RESULTS / "listops"]), find("listops"), load([RESULTS / "listops"])
+    found = equal_time.entries(records, kind.report(), kind.selection_metric, times)
+    found = {e.choice.name: e for e in found if e.choice.group.setting["curriculum"]}
+    soft, trace = found["SST"], found["T-REINFORCE+"]
+    assert trace.choice.group.setting["calls"] == 400
+    assert trace.until == trace.choice.group.setting["iterations"]
+    assert f"after {trace.budget:.1f} seconds of updates, when its training ends" in notes("listops")
+
+    def shown(entry: equal_time.Entry) -> list[str]:
+        values = [entry.values(Column(m, m, scale=100), kind.selection_metric) for m in ("accuracy", "precision")]
+        return [f"{mean(x):.1f}" for x in values]
+
+    told = "answers {} % on validation and has {} % of edges right, and SST {} and {} %."
+    assert told.format(*shown(trace), *shown(soft)) in notes("listops")
+    ends = [
+        f"{100 * mean(r.result['test'][m] for r in e.choice.group.finished):.1f}"
+        for e in (soft, trace)
+        for m in ("accuracy", "precision")
+    ]
+    assert "no more than {} and {} % on test, and T-REINFORCE+ {} and {} %.".format(*ends) in notes("listops")
 
 
 def test_what_the_notes_say_of_as_many_graphs():

@@ -11,10 +11,10 @@ def test_settings_of_e_reinforce():
     by_setting = {tuple(r.config[name] for name in varied): r for r in runs}
     shared = [{name: x for name, x in r.config.items() if name not in varied} for r in runs]
     assert (len(by_setting), all(config == shared[0] for config in shared)) == (5, True)
-    usual = collect([RESULTS / "listops" / "listops-others.jsonl"])
-    assert {
-        (r.config["lr"], r.config["classifier_lr"]) for r in usual if r.config["estimator"] == "NoiseREINFORCE"
-    } == {(3e-4, 0.0)}
+    full = collect([RESULTS / "listops" / "listops-others.jsonl"])
+    full = {tuple(r.config[name] for name in varied) for r in full if r.config["estimator"] == "NoiseREINFORCE"}
+    assert full == {(3e-4, 0.0, 4, 0.0), (3e-4, 1e-3, 10, 0.0)}
+    assert full <= by_setting.keys()
     found = {
         key: [f"{100 * r.result['test'][m]:.1f}" for m in ("accuracy", "precision")] for key, r in by_setting.items()
     }

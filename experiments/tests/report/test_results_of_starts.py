@@ -104,6 +104,14 @@ def test_ends_of_listops():
     results = (ROOT / "docs" / "results.md").read_text()
     ends = f"{parsed(one)} runs of T-REINFORCE+ from one start find the parse, over three settings"
     assert f"{ends}, and all 20 from the best" in results
+    by_name = {
+        name: [r for r in runs if r.config["curriculum"] and r.config["estimator"] == name]
+        for name in ("RELAX", "REBAR", "StochasticSoftmax")
+    }
+    relax, rebar, soft = (parsed(same) for same in by_name.values())
+    told = f"RELAX finds it in {relax} runs from one start, REBAR in {rebar}, and SST in {soft} from the best of four"
+    assert told in notes("listops")
+    assert f"of RELAX {relax} and of REBAR {rebar} from one; of SST {soft} from the best of four" in results
     (late,) = [r for r in one if 0.5 <= r.result["test"]["recall"] < 0.7]
     assert (late.seed, late.config["calls"]) == (9, 100)
     assert f"is seed 9, which is late, at {100 * late.result['test']['recall']:.1f} %" in notes("listops")
