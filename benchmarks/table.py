@@ -1,20 +1,21 @@
 """Tables of recorded times and variances, for the site and the README: python benchmarks/table.py updates that."""
 
-import json
 import re
 from pathlib import Path
 
 import clustering
+import compiling_tables
 import host
+import ranking_tables
 import scale
 import sharded_tables
 import sorting
+from recordings import load, when
 from variance import described, rows_of
 
 from gumtrace.estimators import ESTIMATORS
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 STEPS = {
     "sample_trace": "sample",
     "log_prob": "log-prob",
@@ -82,7 +83,7 @@ def speed(results: dict) -> str:
     machine = results["machine"]
     rows = _by_case(results)
     shown = [step for step in STEPS if any(step in steps for steps in rows.values())]
-    where = f"{machine['cpu']}, {machine['threads']} threads, {_when(machine)}"
+    where = f"{machine['cpu']}, {machine['threads']} threads, {when(machine)}"
     lines = [
         f"Milliseconds a batch, float32, medians of `gumtrace bench --device cpu` on {where}. The whole step is the "
         "cost of the structure in a score-function update: build the distribution, sample a trace, take its "
@@ -106,10 +107,6 @@ def _by_case(results: dict) -> dict[str, dict[str, dict]]:
     return rows
 
 
-def _when(machine: dict) -> str:
-    return f"torch {machine['torch'].split('+')[0]}, {machine['date']}"
-
-
 def _number(ms: float | None) -> str:
     return "" if ms is None else f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}"
 
@@ -120,7 +117,7 @@ def cuda(results: dict) -> str:
     batches = ", ".join(f"{batch:,}" for batch in sorted({record["batch"] for record in results["records"]}))
     lines = [
         f"Milliseconds of the device for a batch of {batches}, float32, medians of `gumtrace bench --device cuda` on "
-        f"{machine['device']}, {_when(machine)}. Peak memory: of the whole step, beyond its inputs, in copies of the "
+        f"{machine['device']}, {when(machine)}. Peak memory: of the whole step, beyond its inputs, in copies of the "
         "logits. Blank: there is none, or the host cannot get ahead of the device.",
         "",
         "| | " + " | ".join(column for column, _, _ in CUDA) + " |",
@@ -139,61 +136,6 @@ def _cuda_cell(record: dict | None, field: str) -> str:
     return f"{record[field]:.0f}" if record[field] >= 10 else f"{record[field]:#.2g}"
 
 
-def first_result(results: dict) -> str:
-    """One row for each structure, seconds."""
-    machine = results["machine"]
-    lines = [
-        "Seconds from the end of `import torch` to the first sample, the first TraceREINFORCE step and the first "
-        "relaxed step, float32, with nothing compiled; then to the last of these with everything compiled, and with "
-        "nothing compiled for the slowest of four processes that start at once. By `benchmarks/first_result.py` on "
-        f"{machine['cpu']}, {machine['threads']} threads, {_when(machine)}.",
-        "",
-        "| | sample | step | relaxed step | compiled before | slowest of four |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for record in results["records"]:
-        cold = (record["cold"].get(name) for name in ("sample", "step", "relaxed"))
-        cold = ["" if seconds is None else f"{seconds:.1f}" for seconds in cold]
-        rest = [f"{max(record['warm'].values()):.1f}", f"{record['slowest_of_four']:.1f}"]
-        lines.append(f"| {record['structure']} | " + " | ".join([*cold, *rest]) + " |")
-    return "\n".join(lines) + "\n"
-
-
-COMPILING = {  # part of the compiler: row of the table
-    "optimisation": "LLVM: optimisation",
-    "code generation": "LLVM: code generation",
-    "linking": "LLVM: linking",
-    "text of IR": "writing IR as text, and reading it",
-    "lowering": "Numba: lowering to IR",
-    "typing": "Numba: typing",
-    "other passes": "Numba: other passes",
-}  # and all others by their names
-
-
-def compile_time(results: dict) -> str:
-    """One row for each part of the compiler, CPU seconds."""
-    machine, records = results["machine"], results["records"]
-    sizes = (
-        f"{r['structure']} {r['functions']} functions, the largest of which, `{r['largest']}`, takes "
-        f"{r['largest_seconds']:.1f} s with LLVM's work on all that it is made of"
-        for r in records
-    )
-    lines = [
-        "CPU seconds from the end of `import torch` to the end of a first TraceREINFORCE step, float32, with nothing "
-        f"compiled. It compiles for {'; for '.join(sizes)}. By `benchmarks/compile_time.py` on {machine['cpu']}, "
-        f"{_when(machine)}.",
-        "",
-        "| | " + " | ".join(r["structure"] for r in records) + " |",
-        "|---|" + "---:|" * len(records),
-    ]
-    for part in records[0]["seconds"]:
-        lines.append(
-            f"| {COMPILING.get(part, part)} | " + " | ".join(f"{r['seconds'][part]:.1f}" for r in records) + " |"
-        )
-    lines.append("| together | " + " | ".join(f"{sum(r['seconds'].values()):.1f}" for r in records) + " |")
-    return "\n".join(lines) + "\n"
-
-
 def variance(results: dict) -> str:
     """One row for each estimator, two columns for each structure."""
     cells = {(r["estimator"], r["structure"], r["objective"]): r for r in results["records"]}
@@ -207,7 +149,7 @@ def variance(results: dict) -> str:
         for structure, objective in columns
     }
     lines = [
-        VARIANCE.format(**results["settings"], when=_when(results["machine"])),
+        VARIANCE.format(**results["settings"], when=when(results["machine"])),
         "",
         "| | " + " | ".join(f"{name}, smooth | rough" for name in STRUCTURES.values()) + " |",
         "|---|" + "---:|" * len(columns),
@@ -226,79 +168,24 @@ def _ratio(record: dict | None, best: float) -> str:
     return f"**{record['ratio']:.2f}**" if record["ratio"] == best else f"{record['ratio']:.2f}"
 
 
-def ranking_noise(results: dict) -> str:
-    """One row for each kind of scores."""
-    samples, replicates = (results["settings"][name] for name in ("samples", "replicates"))
-    lines = [
-        f"Standard deviation of the gradient for DCG@10 of 100 items, K = {samples}, relative to T-REINFORCE+'s, over "
-        f"{replicates:,} estimates. By `benchmarks/ranking.py`, {_when(results['machine'])}.",
-        "",
-        "| | loss to go | and the mean over keys that race |",
-        "|---|---:|---:|",
-    ]
-    lines += [f"| {r['list']} | {r['to_go']:.2f} | {r['exact']:.2f} |" for r in results["noise"]]
-    return "\n".join(lines) + "\n"
-
-
-def ranking_cost(results: dict) -> str:
-    """A sentence."""
-    cost, s = results["cost"], results["settings"]
-    return (
-        f"A step for {s['cost_lists']} lists of 100, the first 10 of them, K = {s['samples']}, on one core: "
-        f"{cost['decision_ms']:.0f} ms, and {cost['trace_ms']:.0f} ms with TraceREINFORCE, measured in turn; "
-        f"{cost['ratio']:.2f} times as much.\n"
-    )
-
-
-def ranking(results: dict) -> str:
-    """One row for each loss, NDCG@10 at three times for each task."""
-    records, s = results["training"], results["settings"]
-    names = list(dict.fromkeys(r["task"] for r in records))
-    shown = (2, s["checkpoints"] // 2, s["checkpoints"])
-    budgets = {name: next(r for r in records if r["task"] == name)["curves"][0][-1][0] for name in names}
-    kinds = ", ".join(f"{r['samples']} ({r['task']})" for r in records if r["loss"] == records[0]["loss"])
-    heads = [f"{name}, {budgets[name] * i / s['checkpoints']:.1f} s" for name in names for i in shown]
-    lines = [
-        f"NDCG@10 of test lists after CPU seconds of training on one core, {s['lists']} lists a step, K = "
-        f"{kinds}; means of {s['seeds']} runs, behind the last one the range. By "
-        f"`benchmarks/ranking.py`, {_when(results['machine'])}.",
-        "",
-        "| | " + " | ".join(heads) + " |",
-        "|---|" + "---:|" * len(heads),
-    ]
-    for loss in dict.fromkeys(r["loss"] for r in records):
-        cells = []
-        for name in names:
-            runs = next(r for r in records if (r["task"], r["loss"]) == (name, loss))["curves"]
-            cells += [f"{sum(run[i][1] for run in runs) / len(runs):.3f}" for i in shown]
-            ends = sorted(run[-1][1] for run in runs)
-            cells[-1] += f" ({ends[0]:.3f} to {ends[-1]:.3f})"
-        lines.append(f"| {loss} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _load(file: str) -> dict:
-    return json.loads((RESULTS / file).read_text())
-
-
 TABLES = {
-    "speed": lambda: headline(_load("cpu-2core.json"), _load("cuda-h200.json")),
-    "bench": lambda: speed(_load("cpu-2core.json")),
-    "bench-cuda": lambda: cuda(_load("cuda-h200.json")),
-    "first-result": lambda: first_result(_load("first_result.json")),
-    "compile-time": lambda: compile_time(_load("compile_time.json")),
-    "variance": lambda: variance(_load("variance.json")),
-    "clustering": lambda: clustering.table(_load("clustering.json")),
-    "sharded": lambda: sharded_tables.table(_load("sharded.json")),
-    "sharded-scaled": lambda: sharded_tables.scaled(_load("sharded.json")),
-    "ranking": lambda: ranking(_load("ranking.json")),
-    "ranking-noise": lambda: ranking_noise(_load("ranking.json")),
-    "ranking-cost": lambda: ranking_cost(_load("ranking.json")),
-    "sorting": lambda: sorting.table(_load("sorting.json")),
-    "scale": lambda: scale.table(_load(scale.FILE)),
-    "scale-cpu": lambda: scale.table(_load(scale.CPU_FILE)),
-    "scale-permutations": lambda: scale.permutations(_load(scale.FILE)),
-    "host": lambda: host.table(_load("host-h200.json")),
+    "speed": lambda: headline(load("cpu-2core.json"), load("cuda-h200.json")),
+    "bench": lambda: speed(load("cpu-2core.json")),
+    "bench-cuda": lambda: cuda(load("cuda-h200.json")),
+    "first-result": lambda: compiling_tables.first_result(load("first_result.json")),
+    "compile-time": lambda: compiling_tables.compile_time(load("compile_time.json")),
+    "variance": lambda: variance(load("variance.json")),
+    "clustering": lambda: clustering.table(load("clustering.json")),
+    "sharded": lambda: sharded_tables.table(load("sharded.json")),
+    "sharded-scaled": lambda: sharded_tables.scaled(load("sharded.json")),
+    "ranking": lambda: ranking_tables.table(load("ranking.json")),
+    "ranking-noise": lambda: ranking_tables.noise(load("ranking.json")),
+    "ranking-cost": lambda: ranking_tables.cost(load("ranking.json")),
+    "sorting": lambda: sorting.table(load("sorting.json")),
+    "scale": lambda: scale.table(load(scale.FILE)),
+    "scale-cpu": lambda: scale.table(load(scale.CPU_FILE)),
+    "scale-permutations": lambda: scale.permutations(load(scale.FILE)),
+    "host": lambda: host.table(load("host-h200.json")),
 }
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import recordings
 import scale
 import table
 import torch
@@ -227,7 +228,7 @@ LIMITS = [  # what large items may take: structure, size, batch, what of it, and
 
 @pytest.mark.parametrize(("structure", "size", "batch", "what", "most"), LIMITS)
 def test_what_was_recorded_is_within_its_limit(structure, size, batch, what, most):
-    _, records = benchmark.load(Path(table.RESULTS) / scale.FILE)
+    _, records = benchmark.load(Path(recordings.RESULTS) / scale.FILE)
     of = {r.step: r for r in records if (r.structure, r.size, r.batch) == (structure, size, batch)}
     step = of["t_step"]
     assert step.graph_ms is not None  # of the device alone, as a graph
@@ -252,13 +253,13 @@ def test_what_synchronises_is_not_captured():
 
 
 def test_the_page_shows_a_run_that_is_recorded(monkeypatch, tmp_path):
-    monkeypatch.setattr(table, "RESULTS", tmp_path)
+    monkeypatch.setattr(recordings, "RESULTS", tmp_path)
     (tmp_path / scale.FILE).write_text(json.dumps(RECORDED))
     assert table.table("scale") == scale.table(RECORDED)
 
 
 def test_all_cases_are_recorded_on_the_cpu():
-    machine, records = benchmark.load(Path(table.RESULTS) / scale.CPU_FILE)
+    machine, records = benchmark.load(Path(recordings.RESULTS) / scale.CPU_FILE)
     assert machine["device"] == "cpu"
     recorded = {(r.structure, str(r.size)) for r in records if r.step == "t_step"}
     assert recorded == {(case.structure, str(dict(case.size))) for case in benchmark.SCALE}
