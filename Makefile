@@ -50,15 +50,19 @@ test-gpu: $(VENV)/.dev ## the tests of kernels on a real GPU, by GPU_WORKERS=6 p
 
 # A whole run of each tool: racecheck looks at shared memory, synccheck at barriers. Racecheck reports torch's own
 # reductions of booleans, which are not ours to mend. The kernels are compiled before, without a tool, which slows down
-# all that it watches, racecheck most: it has items of up to 500 nodes. The compilers that a process may start have no
-# kernels. Torch takes memory in large blocks, and an access behind a tensor would be inside one: not so without its cache.
+# all that it watches, racecheck most: it has items of up to 500 nodes, and each structure a process beside the others.
+# The compilers that a process may start have no kernels. Torch takes memory in large blocks, and an access behind a
+# tensor would be inside one: not so without its cache.
 sanitize: $(VENV)/.dev ## every kernel once under compute-sanitizer: needs an NVIDIA GPU and CUDA's tools
 	$(BIN)/python tests/helpers/every_kernel.py --device cuda
 	set -e; export PYTORCH_NO_CUDA_MEMORY_CACHING=1; \
 	sanitized() { compute-sanitizer --target-processes application-only --error-exitcode 1 "$$@"; }; \
 	sanitized --tool memcheck $(BIN)/python tests/helpers/every_kernel.py --device cuda; \
 	sanitized --tool synccheck $(BIN)/python tests/helpers/every_kernel.py --device cuda; \
-	sanitized --tool racecheck --kernel-name-exclude kns=reduce_kernel $(BIN)/python tests/helpers/every_kernel.py --device cuda --most 300000
+	for name in $$($(BIN)/python tests/helpers/every_kernel.py --list); do \
+		sanitized --tool racecheck --kernel-name-exclude kns=reduce_kernel \
+			$(BIN)/python tests/helpers/every_kernel.py --device cuda --most 300000 --only $$name & racing="$$racing $$!"; \
+	done; for process in $$racing; do wait $$process; done
 
 ENVIRONMENTS ?= oldest newest
 DISTRIBUTIONS ?= gumtrace gumtrace-experiments

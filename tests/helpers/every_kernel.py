@@ -1,7 +1,7 @@
 """Every structure once, at sizes that take each way through its kernels: for `make sanitize`, which looks for accesses
 out of bounds and for races. What the numbers are is for the tests to check.
 
-python tests/helpers/every_kernel.py --device cuda [--most KEYS]
+python tests/helpers/every_kernel.py --device cuda [--most KEYS] [--only NAME ... | --list]
 """
 
 import argparse
@@ -88,13 +88,20 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--device", default="cuda")
     arguments.add_argument("--most", type=int, default=10**9, metavar="KEYS", help="only items of at most so many keys")
+    names = list(dict.fromkeys(name for name, *_ in cases()))
+    arguments.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
+    arguments.add_argument("--list", action="store_true", help="print the names, and do nothing")
     given = arguments.parse_args()
+    if given.list:
+        print(*names)
+        return
     generator = torch.Generator().manual_seed(0)
     for name, make, shape, ragged in cases():
         keys = math.prod(shape[1:] or shape)
-        if keys > given.most:
+        logits = torch.randn(shape, generator=generator)
+        if keys > given.most or name not in given.only:
             continue
-        logits = torch.randn(shape, generator=generator).to(given.device)
+        logits = logits.to(given.device)
         relaxed = keys <= RELAXED.get(name, 0)
         run(make, logits, relaxed)
         if ragged:
