@@ -91,7 +91,7 @@ results: $(VENV)/.dev ## put recorded runs into the pages that show them: tables
 	@cp build/slow-decoder/precision.png $(RESULTS)/graph-layout/slow-decoder.png
 	@$(BIN)/gumtrace plot graph-layout --out $(RESULTS)/graph-layout
 	@$(BIN)/gumtrace plot listops --out build/listops
-	@cp build/listops/accuracy.png build/listops/precision-seconds.png $(RESULTS)/listops
+	@cp build/listops/accuracy.png build/listops/recall-seconds.png $(RESULTS)/listops
 	@$(BIN)/gumtrace plot listops $(RESULTS)/listops/listops.jsonl $(RESULTS)/listops/listops-items.jsonl --out build/listops-one-start
 	@cp build/listops-one-start/precision.png $(RESULTS)/listops/one-start.png
 	@$(BIN)/gumtrace plot parentheses-tree $(RESULTS)/parentheses-tree/all-types.jsonl --out build/parentheses-tree

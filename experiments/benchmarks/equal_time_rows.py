@@ -40,9 +40,10 @@ def rows() -> list[Row]:
 
 
 def _listops() -> Iterator[Row]:
-    """Short expressions first. SST finds the parse from some starts only. Then with as many items as SST has, for as
-    many updates, and for as long; and T-REINFORCE+ with starts, too, since seeds end in different optima, which shows
-    after 5,000 iterations; at last with operators that the encoder reads as others."""
+    """Short expressions first. SST finds the parse from some seeds only. Then with as many items as SST has, for as
+    many updates, and for as long; E-REINFORCE+ with the structures that served it best in short runs; and T-REINFORCE+
+    with starts, too, since seeds end in different optima, which shows after 5,000 iterations; at last with operators
+    that the encoder reads as others."""
     usual = {"lr": 1e-3, "schedule": "cosine", "evaluate_every": 1000, "curriculum": "12:500"}
     soft = {**usual, "temperature": 0.5}
     score = {**usual, "samples": 4}

@@ -105,6 +105,7 @@ def _by_batch(runs: list[dict]) -> dict[str, list[dict]]:
         config = run["config"]
         share = config.get("relabel", 0)  # records from before it, and from before curricula, have none
         name = family(config["estimator"]) + f", relabel {share}" * (share > 0)
+        name += ", one start" if config["starts"] == 1 else ""
         name += "" if config.get("curriculum") else ", no curriculum"
         about = f"{name} | {start_tables.items(config)} × {config['samples']}"
         found.setdefault(about, []).append(run)
@@ -114,7 +115,7 @@ def _by_batch(runs: list[dict]) -> dict[str, list[dict]]:
 def _order(run: dict) -> tuple:
     config = run["config"]
     batch = place(config["estimator"]), start_tables.items(config)
-    return not config.get("curriculum"), config.get("relabel", 0), *batch
+    return not config.get("curriculum"), config.get("relabel", 0), *batch, config["starts"]
 
 
 def updates(results: dict) -> str:

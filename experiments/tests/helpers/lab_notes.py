@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from gumtrace_experiments.report.records import Record, collect
+
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "experiments" / "results"
 
@@ -30,6 +32,12 @@ def each_of(runs, metric: str) -> list[str]:
 def means_of(runs) -> list[str]:
     """Answers and edges, as the notes on ListOps have them."""
     return [f"{sum(x) / len(x):.1f}" for x in (percent_of(runs, metric) for metric in ("accuracy", "precision"))]
+
+
+def others(estimator: str, samples: int) -> dict[int, Record]:
+    """Runs of ListOps by other estimators than T-REINFORCE+, with a curriculum, by seed."""
+    runs = collect([RESULTS / "listops" / "listops-others.jsonl"])
+    return {r.seed: r for r in runs if (r.config["estimator"], r.config["samples"]) == (estimator, samples)}
 
 
 def behind(starts: list[list[float]]) -> list[float]:

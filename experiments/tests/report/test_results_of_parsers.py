@@ -44,17 +44,6 @@ def test_what_the_notes_say_of_listops():
     assert {run["config"]["starts"] for run in (*few.values(), *many.values())} == {4}
     assert all(run["rows"][-1]["told"] > run["rows"][-1]["accuracy"] for run in (*runs, *relax))
     assert all(run["rows"][-1]["told"] < run["rows"][-1]["accuracy"] for run in soft)
-    found = [
-        100 * run["rows"][-1]["right"]
-        for run in others
-        if run["config"]["estimator"] == "StochasticSoftmax" and run["config"]["seed"] in (1, 2, 3, 5, 6, 7, 8)
-        if run["config"].get("curriculum")
-    ]
-    mean = 100 * sum(run["rows"][-1]["right"] for run in few.values()) / len(few)
-    told = (
-        f"from {min(found):.1f} to {max(found):.1f} % at the fifth level, where those of T-REINFORCE+ have {mean:.1f}"
-    )
-    assert (told in notes("listops"), len(found), min(found) > mean) == (True, 7, True)
     shares = [100 * run["rows"][1]["as good"] for same in (few, many) for run in same.values()]
     told = f"{min(shares):.0f} to {max(shares):.0f} % of the arguments of the second level hang so"
     assert told in notes("listops")
