@@ -23,6 +23,8 @@ def test_a_record_for_every_structure_and_thread(tmp_path, monkeypatch):
     assert shown.count("\n| ") == 1 + len(host.STRUCTURES)
     own, calling = (r["median_us"] / 1e3 for r in found["records"] if (r["structure"], r["call"]) == ("Subset", "step"))
     assert f"| {own:.2f} → {calling:.2f} |" in next(line for line in shown.splitlines() if line.startswith("| Subset"))
+    fastest = sorted(r["min_us"] / 1e3 for r in found["records"] if (r["thread"], r["call"]) == ("own", "update"))
+    assert f"an estimator with backward {fastest[0]:.2f} to {fastest[-1]:.2f} ms." in shown
     assert all(0 < r["min_us"] <= r["median_us"] and r["cpu_us"] > 0 for r in found["records"])
 
 
