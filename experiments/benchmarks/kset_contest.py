@@ -65,7 +65,8 @@ TUNED: dict[tuple[str, str], dict[str, Any]] = {
 }
 # An update takes as long whatever these are.
 NOT_IN_TIME = ("iterations", "evaluate_every", "lr", "selector_lr", "schedule", "temperature")
-UPDATES, REPEATS = 10, 5  # a time is the median of so many, each that of so many updates
+# A time is the median of so many, each that of so many updates, and of as many more as take so many seconds.
+REPEATS, UPDATES, SECONDS = 5, 10, 0.3
 
 
 def rivals() -> list[str]:
@@ -86,20 +87,21 @@ def clock(kind: type[Experiment], config: Config, data: Any, device: torch.devic
     """Milliseconds of an update, alone."""
     with config.set_precision():
         run = Run(kind.build(config, data, device), None, Workers(device), graph=device.type == "cuda")
-        times = [_clocked(run) for _ in range(1 + REPEATS)]
-    return statistics.median(times[1:])  # the first may compile something
+        _clocked(run, UPDATES)  # may compile something
+        updates = max(UPDATES, math.ceil(1e3 * SECONDS / _clocked(run, UPDATES)))
+        return statistics.median(_clocked(run, updates) for _ in range(REPEATS))
 
 
-def _clocked(run: Run) -> float:
+def _clocked(run: Run, updates: int) -> float:
     wait = torch.cuda.synchronize if run.recorded else lambda: None
     # With one thread on a CPU, the time that it had the core to itself: others may be busy there, too.
     now = time.process_time if not run.recorded and torch.get_num_threads() == 1 else time.perf_counter
     wait()
     start = now()
-    for _ in range(UPDATES):
+    for _ in range(updates):
         run.update()
     wait()
-    return 1e3 * (now() - start) / UPDATES
+    return 1e3 * (now() - start) / updates
 
 
 class Found:

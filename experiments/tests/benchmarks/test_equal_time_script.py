@@ -20,6 +20,7 @@ SHORT = {"iterations": 6, "evaluate_every": 2, "start_iterations": 2, "starts": 
 def script(tmp_path, monkeypatch):
     """The command, with two small rows, in a folder of its own."""
     monkeypatch.setattr(kset_contest, "UPDATES", 1)
+    monkeypatch.setattr(kset_contest, "SECONDS", 0.0)
     made = [
         equal_time.Row("small/SST", "graph-layout", "StochasticSoftmax", "0-1", {"calls": 8}),
         equal_time.Row("small/T-REINFORCE", "graph-layout", "TraceREINFORCE", "0-1", {"calls": 16, "samples": 2}),

@@ -2,6 +2,8 @@
 
 import json
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import kset_contest  # benchmarks/
 import kset_gradients
@@ -33,7 +35,19 @@ def results(tmp_path, monkeypatch):
     ):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(kset_contest, "UPDATES", 1)
+    monkeypatch.setattr(kset_contest, "SECONDS", 0.0)
     return file
+
+
+def test_fast_updates_are_clocked_for_longer(monkeypatch):
+    """Fifty of them would be a tenth of a second, in which anything may happen on a machine."""
+    seen, kind, config = [], SimpleNamespace(build=lambda *_: None), SimpleNamespace(set_precision=nullcontext)
+    monkeypatch.setattr(kset_contest, "Run", lambda *_, **__: None)
+    for ms, updates in ((2.0, 150), (100.0, 10)):
+        seen.clear()
+        monkeypatch.setattr(kset_contest, "_clocked", lambda run, updates, ms=ms: seen.append(updates) or ms)
+        assert kset_contest.clock(kind, config, None, CPU) == ms
+        assert seen == [10, 10, *[updates] * kset_contest.REPEATS]
 
 
 def test_every_estimator_that_takes_subsets_is_a_rival():
