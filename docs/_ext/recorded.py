@@ -10,7 +10,6 @@ its lab notes, experiments/results/NAME/NOTES.md, without what is folded there.
 {in-training}`model | estimator | point | which` one of experiments/benchmarks/results/training-variance.json.
 """
 
-import json
 import re
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import table as benchmarks  # benchmarks/table.py
 import training_tables  # experiments/benchmarks/training_tables.py
 from docutils import nodes
 from docutils.statemachine import StringList
+from recordings import load  # benchmarks/recordings.py
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
@@ -58,7 +58,7 @@ class Measured(SphinxRole):
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         want = [part.strip() for part in self.text.split("|")]
-        records = json.loads((benchmarks.RESULTS / "variance.json").read_text())["records"]
+        records = load("variance.json")["records"]
         found = [r for r in records if [r["estimator"], r["structure"], r["objective"]] == want]
         if len(found) != 1:
             message = self.inliner.reporter.error(f"variance.json has no record {want}", line=self.lineno)
