@@ -17,6 +17,7 @@ from itertools import product
 from pathlib import Path
 
 import torch
+from recordings import when  # beside this file
 
 import gumtrace as gt
 from gumtrace.benchmark import machine
@@ -101,9 +102,9 @@ def table(results: dict) -> str:
     machine, ms = results["machine"], _milliseconds(results)
     lines = [
         f"Milliseconds of an eager call for a batch of {BATCH} small items, by default, and behind the arrow with "
-        f"backward in the thread that calls it; medians of `benchmarks/host.py` on {machine['device']}, torch "
-        f"{machine['torch'].split('+')[0]}, {machine['date']}. Torch alone: a sum and its backward. Step: "
-        "distribution, trace, log-probability, backward. Estimator: TraceREINFORCE of "
+        f"backward in the thread that calls it; medians of `benchmarks/host.py` on {machine['device']}, "
+        f"{when(machine)}. Torch alone: a sum and its backward. Step: distribution, trace, log-probability, backward. "
+        "Estimator: TraceREINFORCE of "
         f"{SAMPLES} samples with its objective. The host was shared: torch alone shows how fast it was, and in the "
         f"fastest of {ROUNDS} rounds a step took {_fastest(results, 'step')} ms by default, an estimator with backward "
         f"{_fastest(results, 'update')} ms.",

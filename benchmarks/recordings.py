@@ -7,7 +7,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def load(file: str) -> dict:
-    return json.loads((RESULTS / file).read_text())
+    return json.loads((RESULTS / file).read_text(encoding="utf-8"))
 
 
 def when(machine: dict) -> str:

@@ -1,5 +1,7 @@
 """The tables and the figure of `gumtrace bench --scale`, from its records."""
 
+from recordings import when  # beside this file
+
 from gumtrace.benchmark import BASELINE, RELAXED, Record
 from gumtrace.benchmark import figure as drawing
 from gumtrace.benchmark.scale import CPU_LOGITS
@@ -26,12 +28,11 @@ def table(results: dict) -> str:
     """One row for each case."""
     machine, records = results["machine"], records_of(results)
     on_cpu = machine["device"] == "cpu"
-    when = f"torch {machine['torch'].split('+')[0]}, {machine['date']}"
     star = STAR if any(map(_by_events, records)) else ""
     head = ["batch", "copy of the logits", "torch", "whole step", *([] if on_cpu else ["eager"])]
     head += ["SST step", "copies", "times torch", "peak memory"]
     lines = [
-        (CPU_TABLE if on_cpu else CUDA_TABLE).format(**machine | {"when": when, "star": star}),
+        (CPU_TABLE if on_cpu else CUDA_TABLE).format(**machine | {"when": when(machine), "star": star}),
         "",
         f"| | {' | '.join(head)} |",
         "|---|" + "---:|" * len(head),

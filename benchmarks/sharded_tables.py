@@ -1,5 +1,7 @@
 """Tables of what `sharded.py` recorded, for the page on subsets whose keys are on several ranks."""
 
+from recordings import when  # beside this file
+
 WIRE = 1.25e9  # bytes a second: ten gigabits
 
 
@@ -13,8 +15,7 @@ def table(results: dict) -> str:
         f"{s['k']} of {s['d']:,} keys, one row, float32. CPU milliseconds of the slowest rank, one thread each: the "
         f"least of {s['seeds']} runs for a sample, of {s['repeats']} for the others. Memory of a step (sample, "
         "log-probability, gradient) beyond the logits. Processes keep the memory that they free. By "
-        f"`benchmarks/sharded.py` on {where['cpu']}, {where['cores']} cores, torch "
-        f"{where['torch'].split('+')[0]}, {where['date']}.",
+        f"`benchmarks/sharded.py` on {where['cpu']}, {where['cores']} cores, {when(where)}.",
         "",
         "| | processes | keys a rank | same traces | sample | log-prob | gradient | noise given trace | memory |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",

@@ -69,13 +69,9 @@ def headline(cpu: dict, cuda: dict) -> str:
         f"- **{1e6 * on_gpu['device_ms'] / on_gpu['batch']:.0f} ns** a spanning tree of 50 nodes, in batches of "
         f"{on_gpu['batch']:,}, on {cuda['machine']['device']} (device time, as in a CUDA graph)\n"
         f"- **{sparse['ms'] / 1e3:.1f} s** for one graph of 1,000,000 nodes and 10,000,000 edges, on {threads}\n\n"
-        f"Recorded by `gumtrace bench`: torch {_version(cpu)}, {cpu['machine']['date']}, and torch {_version(cuda)}, "
-        f"{cuda['machine']['date']}. [Benchmarks](docs/benchmarks.md) has the tables.\n"
+        f"Recorded by `gumtrace bench`: {when(cpu['machine'])}, and {when(cuda['machine'])}. "
+        "[Benchmarks](docs/benchmarks.md) has the tables.\n"
     )
-
-
-def _version(results: dict) -> str:
-    return results["machine"]["torch"].split("+")[0]
 
 
 def speed(results: dict) -> str:

@@ -9,7 +9,6 @@ import contextlib
 import doctest
 import io
 import itertools
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ import torch
 import training_tables  # experiments/benchmarks/training_tables.py
 from clustering import means  # benchmarks/clustering.py
 from matplotlib.figure import Figure
-from page_tables import RESULTS, ROWS, tables
+from page_tables import ROWS, tables
+from recordings import load  # benchmarks/recordings.py
 from variance import OBJECTIVES, described  # benchmarks/variance.py
 
 import gumtrace as gt
@@ -50,8 +50,7 @@ def draw(out: Path) -> None:
         _save(training(), out / "training.svg")
         _save(clusterings(), out / "clustering.svg")
         _save(temperature(), out / "temperature.svg")
-        recorded = RESULTS / scale.FILE
-        _save(scale.draw(json.loads(recorded.read_text(encoding="utf-8"))), out / "scale.svg")
+        _save(scale.draw(load(scale.FILE)), out / "scale.svg")
         plotting.optimisation(whole_runs(), out / "toy.svg")
 
 
@@ -92,7 +91,7 @@ def gallery() -> Figure:
 
 def variance() -> Figure:
     """The recorded standard deviations, one dot per structure."""
-    records = json.loads((RESULTS / "variance.json").read_text())["records"]
+    records = load("variance.json")["records"]
     names = [name for rows in ROWS.values() for name in rows]
     marks = dict(zip(dict.fromkeys(r["structure"] for r in records), "osD^", strict=True))
     panels = {f"{objective} objective": [r for r in records if r["objective"] == objective] for objective in OBJECTIVES}
@@ -146,7 +145,7 @@ def _ratios(panels: dict[str, list], names: list[str], marks: dict[str, str], ti
 
 def clusterings() -> Figure:
     """The recorded adjusted Rand indices, a panel for each data set."""
-    found = means(json.loads((RESULTS / "clustering.json").read_text())["records"])
+    found = means(load("clustering.json")["records"])
     methods, data = (list(dict.fromkeys(part)) for part in zip(*found, strict=True))
     figure = Figure(figsize=(8.6, 1.0 + 0.22 * len(methods)), layout="constrained")
     for ax, name in zip(figure.subplots(1, len(data), sharex=True, sharey=True), data, strict=True):

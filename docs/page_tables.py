@@ -3,7 +3,6 @@
 Only the time of an estimate is measured when the site is built.
 """
 
-import json
 import re
 import time
 from pathlib import Path
@@ -11,12 +10,12 @@ from pathlib import Path
 import table as recorded  # benchmarks/table.py, which has the tables of all structures and estimators
 import torch
 import variance  # benchmarks/variance.py
+from recordings import load  # benchmarks/recordings.py
 
 from gumtrace import estimators as E
 from gumtrace.benchmark import machine
 from gumtrace.toy import SIZES, Problem, problem
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 PAGES = {  # structures whose pages show a cost: page -> its title, which is how the benchmarks call it
     page.stem: page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
     for page in sorted((Path(__file__).parent / "structures").glob("*.md"))
@@ -47,24 +46,20 @@ def tables(out: Path) -> None:
         (out / f"{name}.md").write_text(text, encoding="utf-8")
 
 
-def _load(name: str) -> dict:
-    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-
-
 def page_of(cls: type[E.Estimator]) -> str:
     """The name of an estimator's page: TraceREINFORCE is described by trace-reinforce.md."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
 
 
 # The rows of benchmarks/results/variance.json for the page of each estimator.
-ROWS = {page_of(cls): variance.rows_of(_load("variance")["records"], cls) for cls in E.ESTIMATORS.values()}
+ROWS = {page_of(cls): variance.rows_of(load("variance.json")["records"], cls) for cls in E.ESTIMATORS.values()}
 
 
 def speed(structure: str) -> str:
     """The recorded times of one structure, on the CPU and on CUDA."""
     parts = []
     for name, write in (("cpu-2core", recorded.speed), ("cuda-h200", recorded.cuda)):
-        results = _load(name)
+        results = load(f"{name}.json")
         records = [r for r in results["records"] if r["structure"].split(".")[0] == structure]
         parts.append(write({**results, "records": records}))
     return "\n".join(parts)
@@ -82,7 +77,7 @@ def _table(head: list[str], rows: list[list[str]], words: int = 1) -> str:
 
 def literal() -> str:
     """The literal recursion beside the kernels, as benchmarks/scaling.py measured them."""
-    results = _load("scaling-h200")
+    results = load("scaling-h200.json")
     ms = {(r["way"], r["n"], r["batch"]): r["ms"] for r in results["records"]}
     sizes = sorted({n for way, n, batch in ms if way == "literal recursion" and batch == 256})
     rows = [[str(n), *(_number(ms[way, n, 256]) for way in ("literal recursion", "CPU", "CUDA"))] for n in sizes]
@@ -96,7 +91,7 @@ def literal() -> str:
 
 def steps_at_a_glance() -> str:
     """A whole step of every structure, microseconds per item."""
-    cpu, cuda = _load("cpu-2core"), _load("cuda-h200")
+    cpu, cuda = load("cpu-2core.json"), load("cuda-h200.json")
 
     def step(results: dict, name: str, size: dict, field: str) -> float | None:
         for r in results["records"]:
@@ -154,7 +149,7 @@ def reference() -> str:
 
 def deviations(estimators: list[str]) -> str:
     """The recorded standard deviations and biases of one estimator, one row per structure."""
-    results = _load("variance")
+    results = load("variance.json")
     found = {(r["estimator"], r["structure"], r["objective"]): r for r in results["records"]}
     objectives = [o for o in results["objectives"] if any(key[0] in estimators and key[2] == o for key in found)]
     rows = [
@@ -180,12 +175,12 @@ def updates() -> str:
     """One update with one sample by T-REINFORCE and by SST, milliseconds per batch."""
     cells: dict[str, dict[str, float]] = {}
     for device in ("cpu-2core", "cuda-h200"):
-        for r in _load(device)["records"]:
+        for r in load(f"{device}.json")["records"]:
             if r["step"] in ("trace_reinforce", "sst_step"):
                 name = f"`{r['structure']}` " + " ".join(f"{k}={v:,}" for k, v in r["size"].items())
                 cells.setdefault(name, {})[f"{device} {r['step']}"] = r["ms"]
     columns = [f"{device} {step}" for device in ("cpu-2core", "cuda-h200") for step in ("trace_reinforce", "sst_step")]
-    cpu, cuda = _load("cpu-2core"), _load("cuda-h200")
+    cpu, cuda = load("cpu-2core.json"), load("cuda-h200.json")
     batches = [next(r["batch"] for r in results["records"]) for results in (cpu, cuda)]
     return (
         f"Milliseconds of one update with one sample, objective not counted: a batch of {batches[0]:,} on "

@@ -99,7 +99,7 @@ def original(results: dict) -> str:
 
 
 def _by_batch(runs: list[dict]) -> dict[str, list[dict]]:
-    """By two cells of a table: the estimator, whose structures are a call each, and what a batch has."""
+    """By two cells of a table: the estimator with what is unusual of its runs, and what a batch has."""
     found = {}
     for run in sorted(runs, key=_order):
         config = run["config"]

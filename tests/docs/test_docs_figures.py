@@ -1,6 +1,5 @@
 """Pages on structures and estimators: one template, every picture drawn, every number that of a recorded run."""
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ sys.path.insert(0, str(DOCS))  # as docs/conf.py does
 
 import figures  # noqa: E402
 import page_tables  # noqa: E402
+import recordings  # noqa: E402  benchmarks/
 
 mpl.use("Agg")
 
@@ -47,7 +47,7 @@ def text(page):
 
 
 def results(name):
-    return json.loads((figures.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return recordings.load(f"{name}.json")
 
 
 # --- pages ---
